@@ -1,0 +1,1 @@
+"""The decision server that runs inside the container."""

@@ -1,0 +1,103 @@
+"""Starts the adapter: `python -m adapter serve`."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import llama_cpp
+import uvicorn
+from fastapi import FastAPI
+
+from adapter.api.app import create_app
+from adapter.engine import Engine, EngineError, Model, ModelLoadError
+from adapter.model_files import ModelFile, ModelFileError, find_model
+from adapter.prompt import ChatTemplate, PromptBuilder, PromptError
+from adapter.scheduler import Scheduler
+from adapter.service import Decision, DecisionService, Option
+from adapter.settings import Settings, SettingsError, load_settings, tokenizer_claims
+from adapter.slots import SlotError
+from adapter.vocabulary import Vocabulary
+
+_DRAIN_SECONDS = 25  # SageMaker kills a container 30 s after SIGTERM
+
+# Asked once at start-up: the endpoint is ready when it has answered a real decision.
+FIRST_DECISION = Decision(
+    id="support-route",
+    state="Customer asks to reset a forgotten password and says the reset email never arrived.",
+    question="Which queue should handle this request?",
+    options=(
+        Option("account_access", "Account access and authentication support."),
+        Option("billing", "Billing and payment support."),
+        Option("sales", "Sales and product evaluation."),
+    ),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM. Returns the exit status: 1 where the start fails, with one line on standard error."""
+    if arguments != ["serve"]:
+        print("usage: python -m adapter serve", file=sys.stderr)
+        return 2
+    faulthandler.enable()  # a library built for another processor dies of SIGILL: say where
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = load_settings()
+        file = find_model(settings.model_dir, settings.gguf_path, tokenizer_claims(os.environ))
+        app = _build(settings, file)
+    except (SettingsError, ModelFileError, ModelLoadError, PromptError, SlotError, EngineError) as error:
+        print(f"adapter: {error}", file=sys.stderr)
+        return 1
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    return 0
+
+
+def _build(settings: Settings, file: ModelFile) -> FastAPI:
+    with ThreadPoolExecutor(1) as hashing:
+        checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
+        model = Model(file.path, gpu_layers=settings.n_gpu_layers)
+        source = model.metadata("tokenizer.chat_template")
+        if source is None:
+            raise PromptError(f"{file.path} holds no chat template (tokenizer.chat_template)")
+        vocabulary = Vocabulary(model.pointer, source)
+        prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
+        engine = Engine(model, max_tokens=settings.max_tokens, threads=settings.threads)
+        first = FIRST_DECISION
+        engine.evaluate(
+            prompts.build(first.state, first.question, [option.description for option in first.options]).tokens
+        )
+        sha256 = checksum.result()
+    scheduler = Scheduler(engine, max_in_flight=settings.max_in_flight, deadline_seconds=settings.deadline_seconds)
+    metadata = {
+        "name": file.name,
+        "gguf_file": file.path.name,
+        "gguf_bytes": file.size,
+        "gguf_sha256": sha256,
+        "backend": "llama.cpp",
+        "device": "cpu" if settings.n_gpu_layers == 0 else "gpu",
+        "threads": settings.threads,
+        "context_tokens": settings.max_tokens,
+        "library_version": f"llama-cpp-python {llama_cpp.__version__}",
+    }
+    service = DecisionService(
+        prompts,
+        scheduler,
+        model=metadata,
+        max_tokens=settings.max_tokens,
+        max_request_tokens=settings.max_request_tokens,
+    )
+    return create_app(service, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

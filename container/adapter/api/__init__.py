@@ -1,0 +1,1 @@
+"""HTTP: paths, wire shapes and errors. Knows nothing of tokens."""

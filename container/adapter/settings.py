@@ -1,0 +1,64 @@
+"""The adapter's settings: environment variables with the prefix SEMIF_, checked once at start-up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "SEMIF_"
+TOKENIZER_PREFIX = PREFIX + "TOKENIZER_"
+
+
+class SettingsError(ValueError):
+    """A setting has a value that is not allowed; the message is one line that names it."""
+
+
+class Settings(BaseSettings):
+    """What an operator may set. Names and defaults are part of the wire contract (API.md, "Settings")."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    model_dir: Path = Field(default=Path("/opt/ml/model"), description="where SageMaker puts the model's files")
+    gguf_path: Path | None = Field(default=None, description="the GGUF itself, where the directory holds several")
+    host: str = Field(default="0.0.0.0", description="address to listen on")  # noqa: S104 - a container's only way in
+    port: int = Field(default=8080, ge=1, le=65535)
+    threads: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
+    n_gpu_layers: int = Field(default=0, ge=-1, description="layers on the GPU; -1 is all")
+    max_tokens: int = Field(default=8192, ge=64, le=1_048_576, description="longest prompt, in tokens")
+    max_request_tokens: int = Field(default=131_072, ge=64, description="prompt tokens of one request together")
+    max_shared_decisions: int = Field(default=64, ge=1, le=4096, description="decisions in one request")
+    max_in_flight: int = Field(default=64, ge=1, le=65_536, description="decisions waiting or running")
+    max_body_bytes: int = Field(default=25 * 1024 * 1024, ge=1024)
+    deadline_seconds: float = Field(default=55.0, gt=0, le=3600, description="SageMaker gives up after 60 s")
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from the environment.
+
+    Raises `SettingsError` with one line that names every bad variable, its value and what is allowed.
+    """
+    try:
+        if environ is None:
+            return Settings()
+        known = {
+            name: environ[PREFIX + name.upper()] for name in Settings.model_fields if environ.get(PREFIX + name.upper())
+        }
+        return Settings.model_validate(known)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{PREFIX}{str(fault['loc'][0]).upper()}={fault['input']!r}: {fault['msg']}" for fault in error.errors()
+        )
+        raise SettingsError(f"bad setting: {faults}") from error
+
+
+def tokenizer_claims(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the SEMIF_TOKENIZER_* variables claim about the tokenizer, by lower-case name (`repo`, `revision`)."""
+    return {
+        name[len(TOKENIZER_PREFIX) :].lower(): value
+        for name, value in environ.items()
+        if name.startswith(TOKENIZER_PREFIX) and value
+    }

@@ -1,0 +1,93 @@
+"""Text to tokens with the GGUF's own vocabulary, such that a caller's text never becomes a control token."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable, Sequence
+
+import llama_cpp
+
+# Added tokens that are written like markup steer a model as control tokens do, whatever the vocabulary calls them:
+# Qwen3.5 lists <think> and <tool_call> as "user defined".
+_MARKUP = re.compile(r"<\|?/?[^<>\s]+\|?>|\[/?[A-Z_]+\]", re.DOTALL)
+
+
+class Vocabulary:
+    """The tokenizer inside a loaded GGUF. Thread-safe: llama.cpp's tokenizer reads only constant data."""
+
+    def __init__(self, model: ctypes.c_void_p, template: str) -> None:
+        """`model` is a llama_model; `template` its chat template, whose markup counts as control tokens."""
+        self._model = model  # keeps nothing alive by itself: the owner of the model outlives its vocabulary
+        self._vocab = llama_cpp.llama_model_get_vocab(model)
+        self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.bos = self._special_text(llama_cpp.llama_vocab_bos(self._vocab))
+        self.eos = self._special_text(llama_cpp.llama_vocab_eos(self._vocab))
+        control = {token: text for token in range(self.size) if (text := self._control_text(token, template))}
+        self.control_tokens = frozenset(control)
+        texts = sorted(set(control.values()), key=len, reverse=True)
+        self._control_pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of `text`, without a beginning-of-sequence token of the tokenizer's own.
+
+        With `special`, the text of a control token becomes that token: only for text that the template wrote.
+        """
+        data = text.encode("utf-8")
+        size = len(data) + 8
+        while True:
+            buffer = (llama_cpp.llama_token * size)()
+            count = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, False, special)
+            if count >= 0:
+                return buffer[:count]
+            size = -count
+
+    def tokenize_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
+        """Tokens of the concatenation of `parts`, pairs of text and whether the template wrote it.
+
+        Where no untrusted part holds the text of a control token this is exactly the joint tokenization. Where one
+        does, the text is cut inside that string, so that each piece holds none, and the pieces are tokenized alone.
+        """
+        pieces = [""]
+        for text, trusted in parts:
+            if trusted:
+                pieces[-1] += text
+                continue
+            start = 0
+            while match := self._control_pattern and self._control_pattern.search(text, start):
+                # Cut behind the first character, then look on from there: control texts may overlap.
+                cut = match.start() + 1
+                pieces[-1] += text[start:cut]
+                pieces.append("")
+                start = cut
+            pieces[-1] += text[start:]
+        return [token for piece in pieces for token in self.tokenize(piece)]
+
+    def after_last_control(self, text: str) -> str:
+        """The part of `text` behind its last control token; all of it where it has none."""
+        end = 0
+        for match in self._control_pattern.finditer(text) if self._control_pattern else ():
+            end = match.end()
+        return text[end:]
+
+    def text(self, token: int) -> str:
+        """The vocabulary's own spelling of a token."""
+        raw = llama_cpp.llama_vocab_get_text(self._vocab, token)
+        return bytes(raw).decode("utf-8", errors="replace") if raw else ""
+
+    def count_control(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` are control tokens."""
+        return sum(token in self.control_tokens for token in tokens)
+
+    def _special_text(self, token: int) -> str:
+        return self.text(token) if token >= 0 else ""
+
+    def _control_text(self, token: int, template: str) -> str | None:
+        attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+        if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
+            return self.text(token)
+        if attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED:
+            text = self.text(token)
+            if _MARKUP.fullmatch(text) and (text in template or text.startswith("<|")):
+                return text
+        return None
