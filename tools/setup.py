@@ -1,7 +1,7 @@
-"""Makes everything the other targets need, from a machine that has Python, make and a compiler: `python3 -m tools.setup`.
+"""Makes everything the other targets need: `python3 -m tools.setup`.
 
-Runs on the system's Python with nothing but its standard library. Each step leaves a stamp that names its inputs, so a
-second run does only what has changed; a step that was interrupted has no stamp and is done again.
+The machine must have Python, make and a compiler; nothing but Python's standard library is used here. Each step leaves
+a stamp that names its inputs, so a second run does only what has changed; an interrupted step has none and is done again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check_prerequisites() -> None:
     Raises `SetupError`.
     """
     missing: dict[str, str] = {}  # what is missing: the package that brings it
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - said here, before anything newer is tried
         missing[f"Python 3.10 or newer (this is {sys.version.split()[0]})"] = "python3"
     if not _can_make_environments():
         missing["Python's venv module"] = "python3-venv"
@@ -67,7 +67,8 @@ def check_prerequisites() -> None:
 
 def _can_make_environments() -> bool:
     # Debian splits ensurepip off: `import venv` works without it, and making an environment then fails halfway.
-    return subprocess.run([sys.executable, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode == 0
+    probe = [sys.executable, "-c", "import venv, ensurepip"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 def _step(title: str, place: Path, inputs: Sequence[str], action: Callable[[], None]) -> None:
@@ -86,14 +87,13 @@ def _step(title: str, place: Path, inputs: Sequence[str], action: Callable[[], N
 
 def _install_build_tools() -> None:
     _make_environment(VENV)
-    _run([_python(VENV), "-m", "pip", "install", "--require-hashes", "-r", str(REQUIREMENTS / "build.txt")])
+    _run([*_pip(VENV), "install", "--require-hashes", "-r", str(REQUIREMENTS / "build.txt")])
 
 
 def _install() -> None:
     # Not isolated: the build uses the locked tools of build.txt. pip keeps the wheel for the next environment.
     _run(
-        [_python(VENV), "-m", "pip", "install", "--no-build-isolation", "--require-hashes"]
-        + ["-r", str(REQUIREMENTS / "dev.txt")],
+        [*_pip(VENV), "install", "--no-build-isolation", "--require-hashes", "-r", str(REQUIREMENTS / "dev.txt")],
         environment=_build_environment(),
     )
     # Node comes as a Python package. Only `node` itself goes on the path: the npm beside it does not work from there.
@@ -104,15 +104,17 @@ def _install() -> None:
 
 def _install_emulator() -> None:
     _make_environment(EMULATOR_VENV)
-    _run([_python(EMULATOR_VENV), "-m", "pip", "install", "--require-hashes", "-r", str(REQUIREMENTS / "emulator.txt")])
+    _run([*_pip(EMULATOR_VENV), "install", "--require-hashes", "-r", str(REQUIREMENTS / "emulator.txt")])
 
 
 def _unpack_archives() -> None:
     archives = CACHE / "archives"
     archives.mkdir(parents=True, exist_ok=True)
     _run(
-        [_python(VENV), "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
-        + ["--no-build-isolation", "--require-hashes", "-r", str(REQUIREMENTS / "archives.txt"), "-d", str(archives)],
+        [
+            *(*_pip(VENV), "download", "--no-deps", "--no-binary", "llama-cpp-python", "--no-build-isolation"),
+            *("--require-hashes", "-r", str(REQUIREMENTS / "archives.txt"), "-d", str(archives)),
+        ],
         environment=_build_environment(),
     )
     (source,) = archives.glob("llama_cpp_python-*.tar.gz")
@@ -168,8 +170,8 @@ def _node_directory() -> Path:
     return place
 
 
-def _python(environment: Path) -> str:
-    return str(environment / "bin" / "python")
+def _pip(environment: Path) -> tuple[str, ...]:
+    return (str(environment / "bin" / "python"), "-m", "pip")
 
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:

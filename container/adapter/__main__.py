@@ -69,7 +69,7 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
         source = model.metadata("tokenizer.chat_template")
         if source is None:
             raise PromptError(f"{file.path} holds no chat template (tokenizer.chat_template)")
-        vocabulary = Vocabulary(model.pointer, source)
+        vocabulary = Vocabulary(model.pointer)
         prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
         engine = Engine(model, max_tokens=settings.max_tokens, threads=settings.threads)
         first = FIRST_DECISION

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
@@ -23,9 +24,9 @@ SYSTEM = (
 )
 VERSIONS: dict[Layout, str] = {"state-first": "direct-options-v1", "criteria-first": "criteria-first-v1"}
 
-# Stand-ins for the two messages while a template is rendered: letters, so that no template trims or rewrites them.
-_SYSTEM_MARK = "QSYSTEMMESSAGEQ"
-_USER_MARK = "QUSERMESSAGEQ"
+# Stand-ins for the two messages while a template is rendered: private-use characters, which no template trims.
+_SYSTEM_MARK = "\ue000system\ue001"
+_USER_MARK = "\ue000user\ue001"
 
 
 class PromptError(ValueError):
@@ -112,9 +113,14 @@ class PromptBuilder:
         return Prompt(
             text=text,
             version=VERSIONS[layout],
-            tokens=tuple(self._vocabulary.tokenize_parts(parts)),
+            tokens=tuple(self._with_bos(self._vocabulary.tokenize_parts(parts))),
             slots=slots,
         )
+
+    def _with_bos(self, tokens: list[int]) -> list[int]:
+        """Where the vocabulary asks for a beginning-of-sequence token and the template wrote none, put it in front."""
+        bos = self._vocabulary.bos_token
+        return tokens if not self._vocabulary.adds_bos or tokens[:1] == [bos] else [bos, *tokens]
 
 
 def _user_content(state: Any, question: str, codes: Sequence[str], options: Sequence[str], layout: Layout) -> str:
@@ -130,12 +136,13 @@ def _user_content(state: Any, question: str, codes: Sequence[str], options: Sequ
 def _compile(source: str) -> Any:
     """The template in the environment that Hugging Face's `apply_chat_template` documents, in jinja2's sandbox.
 
-    `strftime_now` is left out on purpose: an answer must not depend on the day. Templates test whether it is defined.
+    `strftime_now` tells a fixed day, Llama 3's own fallback: an answer must not depend on the date.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = date(2024, 7, 26).strftime
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         return environment.from_string(source)

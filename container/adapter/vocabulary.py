@@ -8,23 +8,30 @@ from collections.abc import Iterable, Sequence
 
 import llama_cpp
 
-# Added tokens that are written like markup steer a model as control tokens do, whatever the vocabulary calls them:
-# Qwen3.5 lists <think> and <tool_call> as "user defined".
-_MARKUP = re.compile(r"<\|?/?[^<>\s]+\|?>|\[/?[A-Z_]+\]", re.DOTALL)
+# Elements of HTML that some vocabularies (Gemma's) hold as added tokens: ordinary text, which their reference reads so.
+_HTML = re.compile(
+    r"</?(?:a|b|blockquote|body|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|"
+    r"tfoot|th|thead|tr|u|ul)>"
+)
 
 
 class Vocabulary:
     """The tokenizer inside a loaded GGUF. Thread-safe: llama.cpp's tokenizer reads only constant data."""
 
-    def __init__(self, model: ctypes.c_void_p, template: str) -> None:
-        """`model` is a llama_model; `template` its chat template, whose markup counts as control tokens."""
-        self._model = model  # keeps nothing alive by itself: the owner of the model outlives its vocabulary
+    def __init__(self, model: ctypes.c_void_p) -> None:
+        """`model` is a llama_model, whose owner keeps it alive for as long as its vocabulary is used."""
         self._vocab = llama_cpp.llama_model_get_vocab(model)
         self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
-        self.bos = self._special_text(llama_cpp.llama_vocab_bos(self._vocab))
+        self.bos_token: int = llama_cpp.llama_vocab_bos(self._vocab)
+        self.bos = self._special_text(self.bos_token)
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
         self.eos = self._special_text(llama_cpp.llama_vocab_eos(self._vocab))
-        control = {token: text for token in range(self.size) if (text := self._control_text(token, template))}
+        control = {token: text for token in range(self.size) if (text := self._control_text(token))}
         self.control_tokens = frozenset(control)
+        # SentencePiece puts a space before every text: a piece that continues one is tokenized behind this, which is
+        # then taken off again.
+        is_sentencepiece = llama_cpp.llama_vocab_type(self._vocab) == llama_cpp.LLAMA_VOCAB_TYPE_SPM
+        self._before_piece = "\n" if is_sentencepiece else ""
         texts = sorted(set(control.values()), key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
 
@@ -61,7 +68,11 @@ class Vocabulary:
                 pieces.append("")
                 start = cut
             pieces[-1] += text[start:]
-        return [token for piece in pieces for token in self.tokenize(piece)]
+        tokens = self.tokenize(pieces[0])
+        taken_off = len(self.tokenize(self._before_piece))
+        for piece in pieces[1:]:
+            tokens += self.tokenize(self._before_piece + piece)[taken_off:]
+        return tokens
 
     def after_last_control(self, text: str) -> str:
         """The part of `text` behind its last control token; all of it where it has none."""
@@ -82,12 +93,18 @@ class Vocabulary:
     def _special_text(self, token: int) -> str:
         return self.text(token) if token >= 0 else ""
 
-    def _control_text(self, token: int, template: str) -> str | None:
+    def _control_text(self, token: int) -> str | None:
+        """The text of a token that steers the model; None for what is ordinary text.
+
+        Added tokens that are written like markup count whatever the vocabulary calls them: Qwen3.5 lists <think> and
+        <tool_call> as "user defined", and llama.cpp matches such tokens in plain text too.
+        """
         attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
         if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
             return self.text(token)
-        if attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED:
+        if attributes & (llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN):
             text = self.text(token)
-            if _MARKUP.fullmatch(text) and (text in template or text.startswith("<|")):
+            words = text.replace("\u2581", " ").strip()  # SentencePiece's visible space
+            if len(text) > 1 and words and not re.fullmatch(r"\w+", words) and not _HTML.fullmatch(text):
                 return text
         return None
