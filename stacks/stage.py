@@ -1,0 +1,32 @@
+"""Builds the stacks of one environment and wires them."""
+
+import aws_cdk as cdk
+
+from stacks.artifacts import ArtifactsStack
+from stacks.config import PREFIX, Environment
+from stacks.endpoints import EndpointsStack
+
+
+def build(app: cdk.App, environment: Environment) -> tuple[ArtifactsStack, EndpointsStack]:
+    """Add the environment's two stacks to the app: what holds data apart from what does not."""
+    # An environment that fixes neither leaves both open, which keeps the template free of lookups.
+    target = cdk.Environment(account=environment.account, region=environment.region)
+    artifacts = ArtifactsStack(
+        app,
+        f"{PREFIX}-{environment.name}-artifacts",
+        env=target,
+        removable=environment.removable,
+        log_retention_days=environment.log_retention_days,
+    )
+    endpoints = EndpointsStack(
+        app,
+        f"{PREFIX}-{environment.name}-endpoints",
+        env=target,
+        environment_config=environment,
+        bucket=artifacts.bucket,
+        repository=artifacts.repository,
+    )
+    for stack in (artifacts, endpoints):
+        cdk.Tags.of(stack).add("project", PREFIX)
+        cdk.Tags.of(stack).add("environment", environment.name)
+    return artifacts, endpoints
