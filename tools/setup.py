@@ -1,7 +1,7 @@
 """Makes everything the other targets need: `python3 -m tools.setup`.
 
 The machine must have Python, make and a compiler; nothing but Python's standard library is used here. Each step leaves
-a stamp that names its inputs, so a second run does only what has changed; an interrupted step has none and is done again.
+a stamp that names its inputs: a second run does only what has changed, and a step that was interrupted is done again.
 """
 
 from __future__ import annotations

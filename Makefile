@@ -1,0 +1,35 @@
+# The commands of this repository: `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo destroy-demo synth test lint lock clean
+
+ENV ?= local
+PORT ?= 4566
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv, .venv-emulator, node_modules and .cache (done by every command that needs it)
+	@python3 -m tools.setup
+
+demo: setup ## deploy the local environment onto the embedded AWS emulator and ask it for a decision [PORT=4566]
+	@.venv/bin/python -m tools.demo up --port $(PORT)
+
+destroy-demo: setup ## destroy it, check that nothing is left, stop the emulator [PORT=4566]
+	@.venv/bin/python -m tools.demo down --port $(PORT)
+
+synth: setup ## write the CloudFormation templates of an environment to cdk.out/ [ENV=local]
+	@.venv/bin/python -m tools.synth $(ENV)
+
+test: setup lint ## check and test everything
+	@.venv/bin/python -m pytest
+
+lint: setup
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/mypy
+
+lock: setup ## write requirements/*.txt anew from requirements/*.in
+	@sh tools/lock.sh
+
+clean: ## remove everything that the commands made
+	rm -rf .venv .venv-emulator .cache .emulator node_modules cdk.out
