@@ -55,6 +55,7 @@ class BuildRunner(Construct):
                 runtime=lambda_.Runtime.PYTHON_3_14,
                 role=self.role.without_policy_updates(),
                 log_group=logs,
+                logging_format=lambda_.LoggingFormat.JSON,
                 memory_size=256,
                 timeout=timeout,
             )

@@ -5,7 +5,6 @@ Resource properties: `ProjectName`, and `ContentHash`, whose change means a new 
 resource are the variables that the buildspec exports.
 """
 
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ _START_ATTEMPTS = 10
 _START_PAUSE_SECONDS = 6.0
 _NOT_YET_ASSUMABLE = "not authorized to perform: sts:AssumeRole"
 
+# The function's log format is JSON: Lambda itself writes a record and its extra fields as one object.
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
@@ -55,7 +55,7 @@ def is_complete(event: Event, _context: object) -> Event:
     """
     builds = get_builds(boto3.client("codebuild"), event["BuildIds"])
     running = [build["id"] for build in builds if build["buildStatus"] == "IN_PROGRESS"]
-    _log("polled", running=running, statuses={build["id"]: build["buildStatus"] for build in builds})
+    logger.info("polled", extra={"statuses": {build["id"]: build["buildStatus"] for build in builds}})
     if running:
         return {"IsComplete": False}
     if event["RequestType"] == "Delete":
@@ -75,10 +75,10 @@ def start_build(codebuild: "CodeBuildClient", project: str, request_id: str) -> 
         except ClientError as error:
             if attempt == _START_ATTEMPTS or _NOT_YET_ASSUMABLE not in str(error):
                 raise
-            _log("role not yet assumable, trying again", project=project, attempt=attempt)
+            logger.warning("role not yet assumable, trying again", extra={"project": project, "attempt": attempt})
             time.sleep(_START_PAUSE_SECONDS)
         else:
-            _log("started", build=build["id"])
+            logger.info("started", extra={"build": build["id"]})
             return build["id"]
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -92,12 +92,12 @@ def stop_builds(codebuild: "CodeBuildClient", project: str) -> list[str]:
         # The newest first; at most one runs per resource, so one page of 100 is enough.
         ids = codebuild.list_builds_for_project(projectName=project, sortOrder="DESCENDING")["ids"]
     except codebuild.exceptions.ResourceNotFoundException:
-        _log("project is gone", project=project)
+        logger.info("project is gone", extra={"project": project})
         return []
     running = [build["id"] for build in get_builds(codebuild, ids) if build["buildStatus"] == "IN_PROGRESS"]
     for build_id in running:
         codebuild.stop_build(id=build_id)
-        _log("stopped", build=build_id)
+        logger.info("stopped", extra={"build": build_id})
     return running
 
 
@@ -153,7 +153,3 @@ def _log_address(build: "BuildTypeDef") -> str:
     return (
         f"https://{region}.console.aws.amazon.com/codesuite/codebuild/{account}/projects/{project}/build/{build_id}/log"
     )
-
-
-def _log(message: str, **fields: object) -> None:
-    logger.info(json.dumps({"message": message, **fields}, default=str))
