@@ -1,0 +1,5 @@
+"""`python -m emulator`."""
+
+from emulator.cli import main
+
+raise SystemExit(main())

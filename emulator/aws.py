@@ -1,0 +1,150 @@
+"""AWS's JSON protocols over botocore's own service models: validation, dispatch, errors, CloudFormation's strings."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import botocore.session
+from botocore.validate import ParamValidator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from botocore.model import ServiceModel, Shape
+
+Params = dict[str, Any]
+Response = tuple[int, dict[str, str], bytes]
+
+
+class AwsError(Exception):
+    """An error that AWS would answer with; boto3 raises it as ClientError with this code."""
+
+    def __init__(self, code: str, message: str, status: int = 400, **members: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.members = members
+
+    def response(self) -> Response:
+        """The error on the wire, for both of AWS's JSON protocols."""
+        message = str(self)
+        body = {"__type": self.code, "message": message, "Message": message, **self.members}
+        headers = {"Content-Type": "application/x-amz-json-1.1", "x-amzn-errortype": self.code}
+        return self.status, headers, json.dumps(body).encode()
+
+
+def invalid(message: str) -> AwsError:
+    """AWS's answer to a request that breaks a rule."""
+    return AwsError("ValidationException", message)
+
+
+@lru_cache
+def service_model(name: str) -> ServiceModel:
+    """botocore's model of a service."""
+    return botocore.session.get_session().get_service_model(name)
+
+
+def input_shape(service: str, operation: str) -> Shape:
+    """What an operation accepts."""
+    return cast("Shape", service_model(service).operation_model(operation).input_shape)
+
+
+def call(service: str, operations: Mapping[str, Callable[[Params], Params]], target: str, body: bytes) -> Response:
+    """Answer one JSON request whose X-Amz-Target header is `target`."""
+    operation = target.rpartition(".")[2]
+    try:
+        function = operations.get(operation)
+        if function is None:
+            raise AwsError("UnknownOperationException", f"the emulator has no operation {operation} of {service}")
+        try:
+            params = json.loads(body or b"{}")
+        except ValueError:
+            raise AwsError("SerializationException", "the body is not JSON") from None
+        validate(params, input_shape(service, operation))
+        answer = json.dumps(function(params), default=_timestamp).encode()
+        return 200, {"Content-Type": "application/x-amz-json-1.1"}, answer
+    except AwsError as error:
+        return error.response()
+
+
+def _timestamp(value: object) -> float:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def validate(params: object, shape: Shape) -> None:
+    """Check parameters against a shape. Raises ValidationException with every problem found.
+
+    botocore's own validator knows types, required and unknown members and minima; the rest of the model's rules
+    (maxima, patterns, enumerations), which AWS enforces on its side, are added.
+    """
+    report = ParamValidator().validate(params, shape)
+    if report.has_errors():
+        raise invalid(report.generate_report())
+    problems = list(_violations(params, shape, ""))
+    if problems:
+        count = f"{len(problems)} validation error{'s' if len(problems) > 1 else ''} detected: "
+        raise invalid(count + "; ".join(problems))
+
+
+def _violations(value: Any, shape: Any, path: str) -> Iterator[str]:
+    if shape.type_name == "structure":
+        for name, member in value.items():
+            yield from _violations(member, shape.members[name], f"{path}.{name}" if path else name)
+        return
+    if shape.type_name == "list":
+        for index, member in enumerate(value, start=1):
+            yield from _violations(member, shape.member, f"{path}.{index}")
+    if shape.type_name == "map":
+        for name, member in value.items():
+            yield from _violations(name, shape.key, f"{path}.{name} (key)")
+            yield from _violations(member, shape.value, f"{path}.{name}")
+    for rule in _broken_rules(value, shape):
+        shown = f"'{value}' " if isinstance(value, (str, int, float)) else ""
+        yield f"Value {shown}at '{path}' failed to satisfy constraint: Member must {rule}"
+
+
+def _broken_rules(value: Any, shape: Any) -> Iterator[str]:
+    sized = shape.type_name in {"string", "list", "map"}
+    size, measure = (len(value), "length") if sized else (value, "value")
+    maximum, pattern, allowed = (shape.metadata.get(rule) for rule in ("max", "pattern", "enum"))
+    if maximum is not None and isinstance(size, (int, float)) and size > maximum:
+        yield f"have {measure} less than or equal to {maximum}"
+    if allowed and value not in allowed:
+        yield f"satisfy enum value set: [{', '.join(allowed)}]"
+    if pattern and isinstance(value, str) and not re.fullmatch(pattern, value):
+        yield f"satisfy regular expression pattern: {pattern}"
+
+
+def from_cloudformation(value: Any, shape: Any) -> Any:
+    """A template's value in the model's types: CloudFormation hands numbers and booleans over as strings.
+
+    A value that does not convert is returned as it is, for `validate` to name it.
+    """
+    if shape.type_name == "structure" and isinstance(value, dict):
+        members = shape.members
+        return {k: from_cloudformation(v, members[k]) if k in members else v for k, v in value.items()}
+    if shape.type_name == "list" and isinstance(value, list):
+        return [from_cloudformation(item, shape.member) for item in value]
+    if shape.type_name == "map" and isinstance(value, dict):
+        return {k: from_cloudformation(v, shape.value) for k, v in value.items()}
+    return _scalar(value, shape.type_name)
+
+
+def _scalar(value: Any, type_name: str) -> Any:
+    if type_name == "boolean" and str(value).lower() in {"true", "false"}:
+        return str(value).lower() == "true"
+    if type_name == "string" and isinstance(value, (int, float)):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    converters: dict[str, Callable[[str], Any]] = {"integer": int, "long": int, "float": float, "double": float}
+    if type_name in converters and isinstance(value, str):
+        try:
+            return converters[type_name](value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,1 @@
+"""CodeBuild builds that run: MiniStack keeps projects, this runs their buildspecs as processes."""

@@ -1,0 +1,1 @@
+"""Container images without a container runtime: building, pushing and unpacking them. Standard library only."""

@@ -1,0 +1,1 @@
+"""Amazon SageMaker hosting: the control plane, and a data plane of real processes."""

@@ -1,0 +1,76 @@
+"""The emulator's process: MiniStack, configured for loopback and extended in process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from emulator.processes import Processes
+from emulator.settings import HOST, REGION, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from emulator.aws import Response
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then end every process that was started."""
+    for leftover in ("endpoints", "builds"):
+        shutil.rmtree(settings.state_dir / leftover, ignore_errors=True)
+    # Read by MiniStack when it is imported.
+    os.environ |= {
+        "GATEWAY_PORT": str(settings.port),
+        "BIND_HOST": HOST,
+        "MINISTACK_HOST": HOST,
+        "MINISTACK_REGION": REGION,
+        "LAMBDA_EXECUTOR": "local",
+        "IOT_MTLS_ENABLED": "0",
+        "NODE_PATH": str(settings.node_path),
+    }
+    sys.argv = ["ministack"]  # its main() parses the command line
+    from ministack import app  # noqa: PLC0415 - not before its environment is set
+
+    processes = Processes()
+    try:
+        _extend(settings, processes)
+        app.main()
+    finally:
+        processes.stop_all()
+
+
+def _extend(settings: Settings, processes: Processes) -> None:
+    from ministack import app  # noqa: PLC0415
+    from ministack.core import router  # noqa: PLC0415
+
+    from emulator import gaps  # noqa: PLC0415
+    from emulator.autoscaling import AutoScaling  # noqa: PLC0415
+    from emulator.clients import Clients  # noqa: PLC0415
+    from emulator.cloudformation import resource_types  # noqa: PLC0415
+    from emulator.codebuild.service import CodeBuild  # noqa: PLC0415
+    from emulator.sagemaker.container import Workshop  # noqa: PLC0415
+    from emulator.sagemaker.service import SageMaker  # noqa: PLC0415
+
+    workshop = Workshop(settings, processes, Clients(settings))
+    sagemaker = SageMaker(workshop)
+    scaling = AutoScaling(sagemaker.endpoints)
+    router.SERVICE_PATTERNS["sagemaker"] = {"target_prefixes": ["SageMaker."]}
+    router.SERVICE_PATTERNS["application-autoscaling"] = {"target_prefixes": ["AnyScaleFrontendService."]}
+    app.SERVICE_HANDLERS["sagemaker"] = _off_loop(sagemaker.handle)
+    app.SERVICE_HANDLERS["application-autoscaling"] = _off_loop(scaling.handle)
+    gaps.register_types(resource_types(sagemaker, scaling))
+    gaps.close()
+    CodeBuild(workshop).install()
+
+
+def _off_loop(handle: Callable[..., Response]) -> Callable[..., Any]:
+    """MiniStack's form of a handler; on a thread, since an operation may call the emulator back or take a minute."""
+    from ministack.core.concurrency import run_reentrant  # noqa: PLC0415
+
+    async def handler(method: str, path: str, headers: dict[str, str], body: bytes, _query: dict[str, Any]) -> Response:
+        response: Response = await run_reentrant(handle, method, path, headers, body)
+        return response
+
+    return handler
