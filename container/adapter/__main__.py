@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +45,8 @@ def main(arguments: list[str]) -> int:
         return 2
     faulthandler.enable()  # a library built for another processor dies of SIGILL: say where
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # uvicorn drains on SIGTERM and then raises it again: an orderly end is status 0, also while the model still loads.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         settings = load_settings()
         file = find_model(settings.model_dir, settings.gguf_path, tokenizer_claims(os.environ))
