@@ -27,6 +27,7 @@ VERSIONS: dict[Layout, str] = {"state-first": "direct-options-v1", "criteria-fir
 # Stand-ins for the two messages while a template is rendered: private-use characters, which no template trims.
 _SYSTEM_MARK = "\ue000system\ue001"
 _USER_MARK = "\ue000user\ue001"
+_LONGEST_TOKEN = 256  # characters; vocabularies' longest are runs of blanks of about half of it
 
 
 class PromptError(ValueError):
@@ -97,19 +98,22 @@ class PromptBuilder:
     def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
         self._template = template
         self._vocabulary = vocabulary
-        self._tail_run = vocabulary.after_last_control(template.tail)
+        run = vocabulary.from_last_control(template.tail)
+        self._slots_see_message = run is None  # no control token behind the message: its text may change the slots
+        self._run = template.tail if run is None else run
 
     def build(self, state: Any, question: str, options: Sequence[str], layout: Layout = "state-first") -> Prompt:
         """The prompt that asks `question` of `state` with the descriptions `options`.
 
         `state` is a JSON value. Raises `SlotError` where the vocabulary has too few answer slots.
         """
-        slots = slots_after(self._vocabulary, self._tail_run, len(options))
+        slots = slots_after(self._vocabulary, self._run, len(options))
         content = _user_content(state, question, [slot.code for slot in slots], options, layout)
         parts = ((self._template.head, True), (content, False), (self._template.tail, True))
         text = "".join(part for part, _ in parts)
-        if self._tail_run == self._template.tail:  # no control token behind the message: the slots see its text
-            verify_slots(self._vocabulary, content + self._template.tail, slots)
+        if self._slots_see_message:
+            # The end is enough: no tokenizer merges further back than its longest token.
+            verify_slots(self._vocabulary, (content + self._template.tail)[-_LONGEST_TOKEN:], slots)
         return Prompt(
             text=text,
             version=VERSIONS[layout],

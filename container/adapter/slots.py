@@ -27,7 +27,7 @@ class SlotError(ValueError):
 
 @lru_cache(maxsize=64)
 def slots_after(vocabulary: Vocabulary, run: str, count: int) -> tuple[Slot, ...]:
-    """The first `count` codes that are answer slots behind `run`, the prompt's text since its last control token.
+    """The first `count` codes that are answer slots behind `run`, the prompt's text from its last control token on.
 
     A code is a slot if appending it adds exactly one token, and no two slots share one. Raises `SlotError` where the
     vocabulary has fewer than `count`.

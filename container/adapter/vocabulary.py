@@ -74,12 +74,15 @@ class Vocabulary:
             tokens += self.tokenize(self._before_piece + piece)[taken_off:]
         return tokens
 
-    def after_last_control(self, text: str) -> str:
-        """The part of `text` behind its last control token; all of it where it has none."""
-        end = 0
+    def from_last_control(self, text: str) -> str | None:
+        """The part of `text` that begins with its last control token; None where it has none.
+
+        The token belongs to it: some (Phi-3's) swallow the white space behind them.
+        """
+        last = None
         for match in self._control_pattern.finditer(text) if self._control_pattern else ():
-            end = match.end()
-        return text[end:]
+            last = match.start()
+        return None if last is None else text[last:]
 
     def text(self, token: int) -> str:
         """The vocabulary's own spelling of a token."""
