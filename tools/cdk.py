@@ -12,7 +12,7 @@ from tools.setup import ROOT, VENV
 
 _CLI = ROOT / "node_modules" / "aws-cdk" / "bin" / "cdk"
 _REASON = re.compile(
-    r"^.*(?:CREATE|UPDATE|DELETE)_FAILED\s*\|\s*(?P<type>\S+)\s*\|\s*(?P<id>.+?)\s{2,}(?P<reason>\S.*)$"
+    r"(?:CREATE|UPDATE|DELETE)_FAILED\s*\|\s*(?P<type>\S+)\s*\|\s*(?P<id>\S+ \(\w+\))\s+(?P<reason>\S.*)$"
 )
 
 
@@ -63,7 +63,7 @@ def _reason(lines: Sequence[str]) -> str | None:
     for line in lines:
         if line.startswith("error: "):
             return line[len("error: ") :]
-        if match := _REASON.match(line):
+        if match := _REASON.search(line):
             return f"{match['type']} {match['id']}: {match['reason']}"
     complaints = [line for line in lines if line.strip()]
     return complaints[-1] if complaints else None
