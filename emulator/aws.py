@@ -20,6 +20,15 @@ Params = dict[str, Any]
 Response = tuple[int, dict[str, str], bytes]
 
 
+_JAVA_CLASSES = {
+    r"\p{L}": r"\w",
+    r"\p{N}": r"\d",
+    r"\p{Z}": r"\s",
+    r"\p{Print}": r"[ -~]",
+    r"\uD800\uDC00-\uDBFF\uDFFF": r"\U00010000-\U0010FFFF",
+}
+
+
 class AwsError(Exception):
     """An error that AWS would answer with; boto3 raises it as ClientError with this code."""
 
@@ -117,8 +126,16 @@ def _broken_rules(value: Any, shape: Any) -> Iterator[str]:
         yield f"have {measure} less than or equal to {maximum}"
     if allowed and value not in allowed:
         yield f"satisfy enum value set: [{', '.join(allowed)}]"
-    if pattern and isinstance(value, str) and not re.fullmatch(pattern, value):
+    if pattern and isinstance(value, str) and not _python_pattern(pattern).fullmatch(value):
         yield f"satisfy regular expression pattern: {pattern}"
+
+
+@lru_cache
+def _python_pattern(pattern: str) -> re.Pattern[str]:
+    """The models' patterns are Java's: of its Unicode classes the nearest of Python's, of its surrogates their range."""
+    for java, python in _JAVA_CLASSES.items():
+        pattern = pattern.replace(java, python)
+    return re.compile(pattern)
 
 
 def from_cloudformation(value: Any, shape: Any) -> Any:
@@ -131,6 +148,8 @@ def from_cloudformation(value: Any, shape: Any) -> Any:
         return {k: from_cloudformation(v, members[k]) if k in members else v for k, v in value.items()}
     if shape.type_name == "list" and isinstance(value, list):
         return [from_cloudformation(item, shape.member) for item in value]
+    if shape.type_name == "map" and isinstance(value, list):  # tags are lists in all templates, maps in some APIs
+        value = {item["Key"]: item["Value"] for item in value}
     if shape.type_name == "map" and isinstance(value, dict):
         return {k: from_cloudformation(v, shape.value) for k, v in value.items()}
     return _scalar(value, shape.type_name)

@@ -233,7 +233,7 @@ class Build:
         env |= _pip_settings(outer.get("HOME"))
         record = self.record
         return env | {
-            "PATH": os.pathsep.join([str(SHIMS), *_path_without_virtualenv()]),
+            "PATH": os.pathsep.join([str(SHIMS), *_path_without_virtualenvs()]),
             "HOME": str(self._dir / "home"),
             "EMULATOR_PYTHON": sys.executable,  # the shims run on it
             "AWS_ENDPOINT_URL": self._workshop.settings.url,
@@ -284,8 +284,7 @@ def _pip_settings(home: str | None) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 
-def _path_without_virtualenv() -> list[str]:
+def _path_without_virtualenvs() -> list[str]:
     """A build's `python3` is the machine's, whatever environment the emulator was started from."""
-    active = os.environ.get("VIRTUAL_ENV")
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return [folder for folder in folders if folder and folder != f"{active}/bin"]
+    return [folder for folder in folders if folder and not (Path(folder).parent / "pyvenv.cfg").exists()]

@@ -93,6 +93,8 @@ def _build(words: list[str]) -> None:
     parser.add_argument("--tag", "-t", action="append", default=[])
     parser.add_argument("--file", "-f", type=Path)
     parser.add_argument("--build-arg", action="append", default=[])
+    # Another context serves COPY --from, which copies for RUN steps or from earlier stages: neither is executed.
+    parser.add_argument("--build-context", action="append", default=[])
     parser.add_argument("--platform", choices=["linux/amd64"])
     parser.add_argument("--provenance", choices=["false"])
     parser.add_argument("--output", "-o", choices=["type=docker"])

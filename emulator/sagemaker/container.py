@@ -185,8 +185,14 @@ class Container:
         env = {"PATH": os.environ.get("PATH", os.defpath), "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
         for item in config.get("Env") or []:
             name, _, value = item.partition("=")
-            mapped = os.pathsep.join(_into(root, part) for part in value.split(os.pathsep))
-            env[name] = f"{mapped}{os.pathsep}{env['PATH']}" if name == "PATH" else mapped
+            # A path of the base image or of a RUN step is not here: the variable would point the process nowhere.
+            paths = [_into(root, part) for part in value.split(os.pathsep) if part]
+            if value.startswith("/"):
+                value = os.pathsep.join(path for path in paths if path.startswith(f"{root}/"))
+            if name == "PATH":
+                value = f"{value}{os.pathsep}{env['PATH']}"
+            if value or not item.partition("=")[2]:
+                env[name] = value
         argv = [*(config.get("Entrypoint") or []), "serve"]  # `serve` takes the place of CMD
         if Path(argv[0]).name in _PYTHON:
             argv[0] = str(self._workshop.settings.container_python)
