@@ -131,7 +131,7 @@ class _Build(Construct):
         self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("codebuild.amazonaws.com"))
         logs.grant_write(self.role)
         logs.grant(runner.role, "logs:GetLogEvents")
-        source.grant_read(self.role)
+        _grant_source(self.role, source)
         project = codebuild.Project(
             self,
             "Project",
@@ -154,6 +154,19 @@ class _Build(Construct):
         self.resource = runner.run(self, "Run", project=project, content_hash=content_hash)
         # With the role goes its policy: a build that starts before it fails.
         self.resource.node.add_dependency(self.role, logs)
+
+
+def _grant_source(role: iam.Role, source: assets.Asset) -> None:
+    """What CodeBuild asks for to read one archive; `grant_read` would open the whole bucket of every CDK app."""
+    role.add_to_policy(
+        iam.PolicyStatement(
+            actions=["s3:GetObject", "s3:GetObjectVersion"],
+            resources=[source.bucket.arn_for_objects(source.s3_object_key)],
+        )
+    )
+    role.add_to_policy(
+        iam.PolicyStatement(actions=["s3:GetBucketAcl", "s3:GetBucketLocation"], resources=[source.bucket.bucket_arn])
+    )
 
 
 class ModelBuild(_Build):
@@ -194,7 +207,19 @@ class ModelBuild(_Build):
             privileged=False,
             log_retention_days=log_retention_days,
         )
-        bucket.grant_read_write(self.role, "models/*")
+        self.role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:ListBucket"],
+                resources=[bucket.bucket_arn],
+                conditions={"StringLike": {"s3:prefix": "models/*"}},
+            )
+        )
+        # It adds; it neither reads nor deletes.
+        self.role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:PutObject", "s3:AbortMultipartUpload"], resources=[bucket.arn_for_objects("models/*")]
+            )
+        )
         self.prefix = self.resource.get_att_string("MODEL_PREFIX")
 
 

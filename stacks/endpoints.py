@@ -90,7 +90,16 @@ class Endpoint(Construct):
         )
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
         # Every model, not only this one: while an update runs, the old configuration may still start instances.
-        bucket.grant_read(role, "models/*")
+        role.add_to_policy(
+            iam.PolicyStatement(actions=["s3:GetObject"], resources=[bucket.arn_for_objects("models/*")])
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:ListBucket"],
+                resources=[bucket.bucket_arn],
+                conditions={"StringLike": {"s3:prefix": "models/*"}},
+            )
+        )
         repository.grant_pull(role)
         logs.grant_write(role)
         role.add_to_policy(
