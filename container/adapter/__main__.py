@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from adapter.api.app import create_app
+from adapter.calibrations import CalibrationError, Calibrations
 from adapter.engine import Engine, EngineError, Model, ModelLoadError
 from adapter.model_files import ModelFile, ModelFileError, find_model
 from adapter.prompt import ChatTemplate, PromptBuilder, PromptError
@@ -51,7 +52,15 @@ def main(arguments: list[str]) -> int:
         settings = load_settings()
         file = find_model(settings.model_dir, settings.gguf_path, tokenizer_claims(os.environ))
         app = _build(settings, file)
-    except (SettingsError, ModelFileError, ModelLoadError, PromptError, SlotError, EngineError) as error:
+    except (
+        SettingsError,
+        ModelFileError,
+        ModelLoadError,
+        CalibrationError,
+        PromptError,
+        SlotError,
+        EngineError,
+    ) as error:
         print(f"adapter: {error}", file=sys.stderr)
         return 1
     uvicorn.run(
@@ -66,6 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _build(settings: Settings, file: ModelFile) -> FastAPI:
+    calibrations = Calibrations(file.path.parent)
     with ThreadPoolExecutor(1) as hashing:
         checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
         model = Model(file.path, gpu_layers=settings.n_gpu_layers)
@@ -95,6 +105,7 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
     service = DecisionService(
         prompts,
         scheduler,
+        calibrations,
         model=metadata,
         max_tokens=settings.max_tokens,
         max_request_tokens=settings.max_request_tokens,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adapter.calibrations import Calibration, Calibrations
 from adapter.engine import Evaluation
 from adapter.prompt import Layout, Prompt, PromptBuilder
-from adapter.readout import READOUT, UNCALIBRATED, read
+from adapter.readout import READOUT, UNCALIBRATED, average, read, rotate, shifts
 from adapter.scheduler import Scheduler
 
 
@@ -35,6 +36,18 @@ class Decision:
     question: str
     options: tuple[Option, ...]
     layout: Layout = "state-first"
+    calibration: str | None = None
+    permutations: int = 1  # orders of the options to average over
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The prompts of one decision: one for each order of its options, the declared order first."""
+
+    decision: Decision
+    calibration: Calibration | None
+    shifts: list[int]
+    prompts: list[Prompt]
 
 
 class DecisionService:
@@ -44,6 +57,7 @@ class DecisionService:
         self,
         prompts: PromptBuilder,
         scheduler: Scheduler,
+        calibrations: Calibrations,
         *,
         model: dict[str, Any],
         max_tokens: int,
@@ -52,6 +66,7 @@ class DecisionService:
         """`model` is the metadata that every result carries."""
         self._prompts = prompts
         self._scheduler = scheduler
+        self._calibrations = calibrations
         self._model = model
         self._max_tokens = max_tokens
         self._max_request_tokens = max_request_tokens
@@ -59,19 +74,20 @@ class DecisionService:
     async def decide(self, decisions: Sequence[Decision]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The results of `decisions`, in order, and the timing of the whole.
 
-        Raises `TooLarge`, `SlotError` or `Busy` before any work, `EngineError` where the evaluation fails. Cancelling
-        the call drops the work.
+        Raises `TooLarge`, `SlotError`, `CalibrationError` or `Busy` before any work, `EngineError` where the evaluation
+        fails. Cancelling the call drops the work.
         """
         started = time.perf_counter()
-        prompts = await asyncio.to_thread(self._build, decisions)
-        job = self._scheduler.submit([prompt.tokens for prompt in prompts])
+        plans = await asyncio.to_thread(self._plan, decisions)
+        job = self._scheduler.submit([prompt.tokens for plan in plans for prompt in plan.prompts])
         try:
             evaluations = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
             self._scheduler.cancel(job)
             raise
         total = time.perf_counter() - started
-        results = [self._result(*row, total) for row in zip(decisions, prompts, evaluations, strict=True)]
+        rows = iter(evaluations)
+        results = [self._result(plan, [next(rows) for _ in plan.prompts], total) for plan in plans]
         timing = {
             "batch_size": len(decisions),
             "prefix_tokens": 0,
@@ -85,45 +101,62 @@ class DecisionService:
         """Why no decision can be answered at present; None while it can."""
         return self._scheduler.fault()
 
-    def _build(self, decisions: Sequence[Decision]) -> list[Prompt]:
-        prompts = []
-        for decision in decisions:
-            descriptions = [option.description for option in decision.options]
-            prompt = self._prompts.build(decision.state, decision.question, descriptions, decision.layout)
-            if len(prompt.tokens) > self._max_tokens:
-                raise TooLarge(
-                    f"the prompt of decision {decision.id!r} has {len(prompt.tokens)} tokens; "
-                    f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
-                )
-            prompts.append(prompt)
-        total = sum(len(prompt.tokens) for prompt in prompts)
+    def _plan(self, decisions: Sequence[Decision]) -> list[_Plan]:
+        plans = [self._plan_one(decision) for decision in decisions]
+        total = sum(len(prompt.tokens) for plan in plans for prompt in plan.prompts)
         if total > self._max_request_tokens:
             raise TooLarge(
                 f"the request's prompts have {total} tokens together; "
                 f"at most {self._max_request_tokens} are allowed (SEMIF_MAX_REQUEST_TOKENS)"
             )
-        return prompts
+        return plans
 
-    def _result(
-        self, decision: Decision, prompt: Prompt, evaluation: Evaluation, total_seconds: float
-    ) -> dict[str, Any]:
-        tokens = [slot.token for slot in prompt.slots]
-        answer = read(evaluation.logits, tokens)
-        return {
-            "id": decision.id,
-            "option_ids": [option.id for option in decision.options],
-            "probabilities": answer.probabilities,
-            "option_logits": answer.logits,
-            "answer_token_ids": tokens,
-            "input_tokens": len(prompt.tokens),
-            "cached_tokens": evaluation.reused,
-            "allowed_token_mass": answer.allowed_token_mass,
-            "full_vocab_argmax_id": answer.argmax,
-            "prompt_sha256": prompt.sha256,
-            "prompt_version": prompt.version,
+    def _plan_one(self, decision: Decision) -> _Plan:
+        calibration = None if decision.calibration is None else self._calibrations.named(decision.calibration)
+        descriptions = [option.description for option in decision.options]
+        orders = shifts(len(descriptions), decision.permutations)
+        prompts = [
+            self._prompts.build(decision.state, decision.question, rotate(descriptions, shift), decision.layout)
+            for shift in orders
+        ]
+        for prompt in prompts:
+            if len(prompt.tokens) > self._max_tokens:
+                raise TooLarge(
+                    f"the prompt of decision {decision.id!r} has {len(prompt.tokens)} tokens; "
+                    f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
+                )
+        return _Plan(decision, calibration, orders, prompts)
+
+    def _result(self, plan: _Plan, evaluations: Sequence[Evaluation], total_seconds: float) -> dict[str, Any]:
+        temperature = 1.0 if plan.calibration is None else plan.calibration.temperature
+        slots = [slot.token for slot in plan.prompts[0].slots]  # the same in every order
+        answers = [read(evaluation.logits, slots, temperature) for evaluation in evaluations]
+        probabilities, spread = average([answer.probabilities for answer in answers], plan.shifts)
+        declared = answers[0]
+        result = {
+            "id": plan.decision.id,
+            "option_ids": [option.id for option in plan.decision.options],
+            "probabilities": probabilities,
+            "option_logits": declared.logits,
+            "answer_token_ids": slots,
+            "input_tokens": sum(len(prompt.tokens) for prompt in plan.prompts),
+            "cached_tokens": sum(evaluation.reused for evaluation in evaluations),
+            "allowed_token_mass": sum(answer.allowed_token_mass for answer in answers) / len(answers),
+            "full_vocab_argmax_id": declared.argmax,
+            "prompt_sha256": plan.prompts[0].sha256,
+            "prompt_version": plan.prompts[0].version,
             "model": self._model,
             "readout": READOUT,
-            "probability_status": UNCALIBRATED,
-            "forward_seconds": evaluation.seconds,
+            "probability_status": _status(plan.calibration),
+            "forward_seconds": sum(evaluation.seconds for evaluation in evaluations),
             "total_seconds": total_seconds,
         }
+        if plan.decision.permutations > 1:
+            result["permutations"] = {"orders": len(answers), "spread": spread}
+        return result
+
+
+def _status(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return UNCALIBRATED
+    return f"calibrated by {calibration.name!r}: softmax at temperature {calibration.temperature}"

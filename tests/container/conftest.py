@@ -99,9 +99,10 @@ def _wait_until_ready(server: Server, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model directory as SageMaker would mount it: the embedded GGUF alone."""
+    """A model directory as SageMaker would mount it: the embedded GGUF, and one calibration."""
     place = tmp_path_factory.mktemp("model")
     (place / EMBEDDED.name).symlink_to(EMBEDDED)
+    (place / "calibrations.json").write_text('{"support": {"temperature": 2.0}}')
     return place
 
 

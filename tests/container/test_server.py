@@ -61,6 +61,35 @@ def test_shared_decisions_answer_as_each_does_alone(server: Server, decision: Ma
         assert shared["prompt_sha256"] == single["prompt_sha256"]
 
 
+def test_a_named_calibration_changes_probabilities_and_says_so(server: Server, decision: Make) -> None:
+    plain = server.invoke({"decision": decision()}).json()["result"]
+    calibrated = server.invoke({"decision": decision(calibration="support")}).json()["result"]
+    assert calibrated["option_logits"] == plain["option_logits"]
+    roots = [math.sqrt(value) for value in plain["probabilities"]]  # temperature 2
+    assert calibrated["probabilities"] == pytest.approx([root / sum(roots) for root in roots])
+    assert calibrated["probability_status"] == "calibrated by 'support': softmax at temperature 2.0"
+    assert plain["probability_status"].startswith("uncalibrated")
+    unknown = server.invoke({"decision": decision(calibration="other")})
+    assert unknown.status_code == 400
+    assert unknown.json()["error"] == "there is no calibration 'other'; this endpoint holds: 'support'"
+
+
+def test_permutations_average_over_the_orders_of_the_options(server: Server, decision: Make) -> None:
+    options = decision()["options"]
+    by_order = []
+    for shift in range(3):
+        rotated = [*options[shift:], *options[:shift]]
+        result = server.invoke({"decision": decision(options=rotated)}).json()["result"]
+        by_order.append(dict(zip(result["option_ids"], result["probabilities"], strict=True)))
+    averaged = server.invoke({"decision": decision(permutations=8)}).json()["result"]
+    assert averaged["permutations"]["orders"] == 3  # three options have three rotations
+    for index, name in enumerate(averaged["option_ids"]):
+        values = [order[name] for order in by_order]
+        assert averaged["probabilities"][index] == pytest.approx(sum(values) / 3)
+        assert averaged["permutations"]["spread"][index] == pytest.approx(max(values) - min(values))
+    assert averaged["input_tokens"] == 390
+
+
 def test_many_callers_get_their_own_answers(server: Server, decision: Make) -> None:
     questions = [f"Is the number {number} mentioned?" for number in range(6)]
     bodies = [{"decision": decision(id=str(number), question=text)} for number, text in enumerate(questions)]

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from adapter.api.body import read_json
 from adapter.api.errors import ApiError, error_response
 from adapter.api.invocations import parse_invocation
+from adapter.calibrations import CalibrationError
 from adapter.engine import EngineError
 from adapter.prompt import PromptError
 from adapter.scheduler import Busy
@@ -56,9 +57,10 @@ def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     async def on_too_large(_: Request, error: TooLarge) -> Response:
         return error_response(413, str(error))
 
+    @app.exception_handler(CalibrationError)
     @app.exception_handler(SlotError)
     @app.exception_handler(PromptError)
-    async def on_bad_prompt(_: Request, error: Exception) -> Response:
+    async def on_bad_decision(_: Request, error: Exception) -> Response:
         return error_response(400, str(error))
 
     @app.exception_handler(EngineError)

@@ -31,6 +31,8 @@ class DecisionBody(_Strict):
     question: _NonEmpty
     options: Annotated[list[OptionBody], Field(min_length=2, max_length=255)]
     layout: Literal["state-first", "criteria-first"] = "state-first"
+    calibration: _NonEmpty | None = None
+    permutations: Annotated[int, Field(ge=1, le=8)] = 1
 
     @field_validator("state")
     @classmethod
@@ -51,7 +53,7 @@ class DecisionBody(_Strict):
     def to_decision(self) -> Decision:
         """As the service takes it."""
         options = tuple(Option(option.id, option.description) for option in self.options)
-        return Decision(self.id, self.state, self.question, options, self.layout)
+        return Decision(self.id, self.state, self.question, options, self.layout, self.calibration, self.permutations)
 
 
 class _One(_Strict):
