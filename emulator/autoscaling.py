@@ -1,4 +1,4 @@
-"""Application Auto Scaling for SageMaker variants: targets and policies are kept and checked, nothing is ever scaled."""
+"""Application Auto Scaling for SageMaker variants: targets and policies are checked and kept, nothing is scaled."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AutoScaling:
             if _key(params) not in self._targets:
                 raise _no_target(params)
             key = (params["PolicyName"], *_key(params))
-            policy_type = params.get("PolicyType", self._policies.get(key, {}).get("PolicyType", "StepScaling"))
+            policy_type = str(params.get("PolicyType", self._policies.get(key, {}).get("PolicyType", "StepScaling")))
             configuration = _CONFIGURATION[policy_type]
             if configuration not in params:
                 raise invalid(f"a policy of type {policy_type} needs {configuration}")
@@ -125,8 +125,8 @@ class AutoScaling:
         match = _VARIANT.fullmatch(params["ResourceId"])
         if params["ServiceNamespace"] != "sagemaker" or params["ScalableDimension"] != _DIMENSION or match is None:
             raise invalid(
-                f"the emulator scales SageMaker variants only: service namespace sagemaker, scalable dimension {_DIMENSION}, "
-                "resource ID endpoint/<name>/variant/<name>"
+                "the emulator knows SageMaker variants only: service namespace sagemaker, "
+                f"scalable dimension {_DIMENSION}, resource ID endpoint/<name>/variant/<name>"
             )
         if match["variant"] not in self._endpoints.variants(match["endpoint"]):
             raise invalid(f"SageMaker variant doesn't exist: {params['ResourceId']}")

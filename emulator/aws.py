@@ -14,7 +14,7 @@ from botocore.validate import ParamValidator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from botocore.model import ServiceModel, Shape
+    from botocore.model import ServiceModel, Shape, StructureShape
 
 Params = dict[str, Any]
 Response = tuple[int, dict[str, str], bytes]
@@ -62,22 +62,37 @@ def input_shape(service: str, operation: str) -> Shape:
     return cast("Shape", service_model(service).operation_model(operation).input_shape)
 
 
+def members(service: str, operation: str) -> set[str]:
+    """The names of an operation's parameters."""
+    return set(cast("StructureShape", input_shape(service, operation)).members)
+
+
 def call(service: str, operations: Mapping[str, Callable[[Params], Params]], target: str, body: bytes) -> Response:
     """Answer one JSON request whose X-Amz-Target header is `target`."""
     operation = target.rpartition(".")[2]
+    function = operations.get(operation)
+    if function is None:
+        unknown = f"the emulator has no operation {operation} of {service}"
+        return AwsError("UnknownOperationException", unknown).response()
+    return answer(lambda: function(_checked(body, input_shape(service, operation))))
+
+
+def answer(operation: Callable[[], Params]) -> Response:
+    """An operation's result on the wire, or its AwsError."""
     try:
-        function = operations.get(operation)
-        if function is None:
-            raise AwsError("UnknownOperationException", f"the emulator has no operation {operation} of {service}")
-        try:
-            params = json.loads(body or b"{}")
-        except ValueError:
-            raise AwsError("SerializationException", "the body is not JSON") from None
-        validate(params, input_shape(service, operation))
-        answer = json.dumps(function(params), default=_timestamp).encode()
-        return 200, {"Content-Type": "application/x-amz-json-1.1"}, answer
+        body = json.dumps(operation(), default=_timestamp).encode()
     except AwsError as error:
         return error.response()
+    return 200, {"Content-Type": "application/x-amz-json-1.1"}, body
+
+
+def _checked(body: bytes, shape: Shape) -> Params:
+    try:
+        params: Params = json.loads(body or b"{}")
+    except ValueError:
+        raise AwsError("SerializationException", "the body is not JSON") from None
+    validate(params, shape)
+    return params
 
 
 def _timestamp(value: object) -> float:
@@ -86,7 +101,7 @@ def _timestamp(value: object) -> float:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def validate(params: object, shape: Shape) -> None:
+def validate(params: Params, shape: Shape) -> None:
     """Check parameters against a shape. Raises ValidationException with every problem found.
 
     botocore's own validator knows types, required and unknown members and minima; the rest of the model's rules
@@ -132,7 +147,7 @@ def _broken_rules(value: Any, shape: Any) -> Iterator[str]:
 
 @lru_cache
 def _python_pattern(pattern: str) -> re.Pattern[str]:
-    """The models' patterns are Java's: of its Unicode classes the nearest of Python's, of its surrogates their range."""
+    """The models' patterns are Java's: its Unicode classes become the nearest that Python has."""
     for java, python in _JAVA_CLASSES.items():
         pattern = pattern.replace(java, python)
     return re.compile(pattern)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from emulator.settings import DEFAULT_PORT, HOST, REPOSITORY, Settings
@@ -62,8 +61,10 @@ def _start(settings: Settings) -> int:
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     with settings.log_file.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "emulator", "run", "--port", str(settings.port)]
-            + ["--state-dir", str(settings.state_dir)],
+            [
+                *(sys.executable, "-m", "emulator", "run"),
+                *("--port", str(settings.port), "--state-dir", str(settings.state_dir)),
+            ],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -141,9 +142,10 @@ def _healthy(settings: Settings) -> bool:
     if _running(settings) is None:  # something else could have taken the port meanwhile
         return False
     try:
-        with urllib.request.urlopen(f"{settings.url}/_ministack/health", timeout=5) as response:
-            return bool(response.status == 200)  # noqa: PLR2004
-    except (urllib.error.URLError, OSError):
+        connection = http.client.HTTPConnection(HOST, settings.port, timeout=5)
+        connection.request("GET", "/_ministack/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -19,19 +19,32 @@ class Clients:
     """Made on first use, since botocore takes a while to load a service. To be used off the event loop only."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._session = boto3.session.Session(
-            aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION
-        )
+        self._url = settings.url
+        self._lock = threading.Lock()  # clients may be shared by threads, but not made by several at once
+        self._clients: dict[str, Any] = {}
 
-    @cached_property
+    @property
     def s3(self) -> S3Client:
         """S3 by path-style addresses: bucket names do not resolve as hosts on loopback."""
-        return self._session.client(
-            "s3", endpoint_url=self._settings.url, config=Config(s3={"addressing_style": "path"})
-        )
+        client: S3Client = self._client("s3", Config(s3={"addressing_style": "path"}))
+        return client
 
-    @cached_property
+    @property
     def logs(self) -> CloudWatchLogsClient:
         """CloudWatch Logs."""
-        return self._session.client("logs", endpoint_url=self._settings.url)
+        client: CloudWatchLogsClient = self._client("logs", Config())
+        return client
+
+    def _client(self, service: str, config: Config) -> Any:
+        with self._lock:
+            if service not in self._clients:
+                session: Any = boto3.session.Session()  # its overloads want a literal name
+                self._clients[service] = session.client(
+                    service,
+                    endpoint_url=self._url,
+                    region_name=REGION,
+                    aws_access_key_id="test",
+                    aws_secret_access_key="test",  # noqa: S106 - the emulator's public one
+                    config=config,
+                )
+            return self._clients[service]

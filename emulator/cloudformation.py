@@ -6,10 +6,10 @@ import secrets
 import string
 from typing import TYPE_CHECKING, Any
 
-from emulator.aws import AwsError, Params, from_cloudformation, input_shape, validate
+from emulator.aws import AwsError, Params, from_cloudformation, input_shape, members, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from emulator.autoscaling import AutoScaling
     from emulator.sagemaker.service import SageMaker
@@ -26,31 +26,37 @@ class ResourceFailedError(Exception):
 class ImmutableType:
     """A type of which every property but Tags is create-only: a change makes a new one and deletes the old."""
 
-    def __init__(self, sagemaker: SageMaker, kind: str, create: Callable[[Params], Params], name_key: str) -> None:
+    def __init__(
+        self,
+        sagemaker: SageMaker,
+        kind: str,
+        *,
+        create: Callable[[Params], Params],
+        delete: Callable[[Params], Params],
+    ) -> None:
         self._sagemaker = sagemaker
         self._create = create
+        self._delete = delete
         self._operation = f"Create{kind}"
-        self._delete = getattr(sagemaker.catalog, {"Model": "delete_model", "EndpointConfig": "delete_config"}[kind])
-        self._kind = kind
-        self._name_key = name_key
+        self._name_key = f"{kind}Name"
+        self._arn_key = f"{kind}Arn"
 
     @property
     def create_only(self) -> tuple[str, ...]:
         """Properties whose change replaces the resource."""
-        members: Mapping[str, Any] = input_shape("sagemaker", self._operation).members  # type: ignore[attr-defined]
-        return tuple(name for name in members if name != _TAGS)
+        return tuple(sorted(members("sagemaker", self._operation) - {_TAGS}))
 
     def create(self, logical_id: str, props: Params, _stack: str) -> Created:
         """Make it, under a generated name where the template gives none."""
         params = _params("sagemaker", self._operation, {self._name_key: _name(logical_id), **props})
-        arn = self._create(params)[f"{self._kind}Arn"]
-        return arn, {self._name_key: params[self._name_key], f"{self._kind}Arn": arn}
+        arn = self._create(params)[self._arn_key]
+        return arn, {self._name_key: params[self._name_key], self._arn_key: arn}
 
     def update(self, physical_id: str, _old: Params, new: Params, _stack: str) -> Created:
         """Only tags can change in place."""
         _replace_tags(self._sagemaker, physical_id, new)
         name = physical_id.rpartition("/")[2]
-        return physical_id, {self._name_key: new.get(self._name_key, name), f"{self._kind}Arn": physical_id}
+        return physical_id, {self._name_key: new.get(self._name_key, name), self._arn_key: physical_id}
 
     def delete(self, physical_id: str, _props: Params) -> None:
         """Delete it; one that is gone already is fine."""
@@ -158,9 +164,11 @@ def resource_types(sagemaker: SageMaker, scaling: AutoScaling) -> dict[str, Any]
     """The types by name."""
     catalog = sagemaker.catalog
     return {
-        "AWS::SageMaker::Model": ImmutableType(sagemaker, "Model", catalog.create_model, "ModelName"),
+        "AWS::SageMaker::Model": ImmutableType(
+            sagemaker, "Model", create=catalog.create_model, delete=catalog.delete_model
+        ),
         "AWS::SageMaker::EndpointConfig": ImmutableType(
-            sagemaker, "EndpointConfig", catalog.create_config, "EndpointConfigName"
+            sagemaker, "EndpointConfig", create=catalog.create_config, delete=catalog.delete_config
         ),
         "AWS::SageMaker::Endpoint": EndpointType(sagemaker),
         "AWS::ApplicationAutoScaling::ScalableTarget": ScalableTargetType(scaling),
@@ -182,14 +190,12 @@ def _params(service: str, operation: str, props: Params) -> Params:
 
 
 def _only(operation: str, props: Params) -> Params:
-    members: Mapping[str, Any] = input_shape("sagemaker", operation).members  # type: ignore[attr-defined]
-    return {name: value for name, value in props.items() if name in members}
+    known = members("sagemaker", operation)
+    return {name: value for name, value in props.items() if name in known}
 
 
 def _check_known(props: Params, *operations: str) -> None:
-    known: set[str] = set()
-    for operation in operations:
-        known |= set(input_shape("sagemaker", operation).members)  # type: ignore[attr-defined]
+    known = set().union(*(members("sagemaker", operation) for operation in operations))
     if unknown := sorted(props.keys() - known):
         raise ResourceFailedError(f"extraneous key [{', '.join(unknown)}] is not permitted")
 

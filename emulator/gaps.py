@@ -1,10 +1,11 @@
-"""What MiniStack's CloudFormation lacks or drops and the stacks need. Its private names, for the release that is pinned.
+"""What MiniStack's CloudFormation lacks or drops and the stacks need.
 
 - types registered from outside, which block while they work
 - AWS::S3::Bucket: Tags (auto-delete asks for them), and the refusal to delete a bucket that is not empty
 - AWS::CodeBuild::Project: LogsConfig
 - AWS::ECR::Repository: a deleted repository's layers and manifests
 """
+# ruff: noqa: SLF001 - MiniStack has no public names for what it keeps; its release is pinned
 
 from __future__ import annotations
 

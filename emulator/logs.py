@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -37,14 +38,10 @@ class LogFollower:
 
     def _follow(self) -> None:
         logs = self._clients.logs
-        for create in (
-            lambda: logs.create_log_group(logGroupName=self._group),
-            lambda: logs.create_log_stream(logGroupName=self._group, logStreamName=self._stream),
-        ):
-            try:
-                create()
-            except logs.exceptions.ResourceAlreadyExistsException:
-                pass
+        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+            logs.create_log_group(logGroupName=self._group)
+        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+            logs.create_log_stream(logGroupName=self._group, logStreamName=self._stream)
         while not self._stopping.wait(POLL_SECONDS):
             self._deliver(whole_lines=True)
         self._deliver(whole_lines=False)

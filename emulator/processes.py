@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,20 +36,16 @@ class Child:
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End the whole group: SIGTERM, SIGKILL to what is left when the process is gone or the time is up."""
         self.signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(grace_seconds)
-        except subprocess.TimeoutExpired:
-            pass
         self.signal(signal.SIGKILL)
         self._popen.wait()
         self._owner.forget(self)
 
     def signal(self, signum: int) -> None:
         """Send a signal to the whole group; nothing happens when it is gone."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
-        except ProcessLookupError:
-            pass
 
 
 class Processes:

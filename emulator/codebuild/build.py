@@ -83,7 +83,8 @@ class Build:
         finally:
             follower.stop()  # whoever sees the build complete finds its whole log
             shutil.rmtree(self._dir, ignore_errors=True)
-            self._complete_phase("COMPLETED", status if status != "FAULT" else "FAILED", time.time())
+            self.record["phases"] = [*self.record["phases"], {"phaseType": "COMPLETED", "startTime": time.time()}]
+            self.record["currentPhase"] = "COMPLETED"
             self.record |= {"buildStatus": status, "endTime": time.time(), "buildComplete": True}
 
     def _phases(self) -> str:
@@ -118,7 +119,7 @@ class Build:
         for name in PHASES:
             phase = buildspec.phases.get(name, Phase([], [], continue_on_failure=False))
             try:
-                self._in_phase(name.upper(), lambda phase=phase: self._commands(phase, shell))  # type: ignore[misc]
+                self._in_phase(name.upper(), lambda phase=phase: self._commands(phase, shell))
             except BuildError:
                 status = "FAILED"
                 if not phase.continue_on_failure:
@@ -257,8 +258,9 @@ class Build:
         }
 
     def _complete_phase(self, name: str, status: str, started: float, context: Record | None = None) -> None:
-        phase = {"phaseType": name, "phaseStatus": status, "startTime": started, "endTime": time.time()}
-        phase["durationInSeconds"] = int(phase["endTime"] - started)
+        ended = time.time()
+        phase: Record = {"phaseType": name, "phaseStatus": status, "startTime": started, "endTime": ended}
+        phase["durationInSeconds"] = int(ended - started)
         if context:
             phase["contexts"] = [context]
         self.record["phases"] = [*self.record["phases"], phase]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 PHASES = ("install", "pre_build", "build", "post_build")
 _TOP_LEVEL = {"version", "env", "phases", "artifacts", "cache"}

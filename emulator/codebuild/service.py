@@ -1,16 +1,16 @@
 """Puts real builds behind MiniStack's CodeBuild API: StartBuild, StopBuild, and the project members that it drops."""
+# ruff: noqa: SLF001 - MiniStack has no public names for what it keeps; its release is pinned
 
 from __future__ import annotations
 
 import copy
-import json
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ministack.services import codebuild
 
-from emulator.aws import AwsError, Params, Response, input_shape, validate
+from emulator.aws import AwsError, Params, answer, input_shape, validate
 from emulator.codebuild.build import Build, Job, Record
 from emulator.settings import REGION
 
@@ -32,8 +32,8 @@ class CodeBuild:
 
     def install(self) -> None:
         """Take the place of MiniStack's builds, which succeed at once without doing anything."""
-        codebuild._start_build = _answering(self.start)
-        codebuild._stop_build = _answering(self.stop)
+        codebuild._start_build = lambda params: answer(lambda: self.start(params))
+        codebuild._stop_build = lambda params: answer(lambda: self.stop(params))
         codebuild._project_shape = _with_logs_config(codebuild._project_shape)
 
     def start(self, params: Params) -> Params:
@@ -98,24 +98,14 @@ def _logs(project: Record, build_id: str) -> Record:
     stream = build_id.partition(":")[2]
     if configured.get("streamName"):
         stream = f"{configured['streamName']}/{stream}"
+    escaped_group, escaped_stream = (quote(quote(part, safe=""), safe="") for part in (group, stream))
     address = f"https://console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
     return {
         "groupName": group,
         "streamName": stream,
-        "deepLink": f"{address}{quote(quote(group, safe=''), safe='')}/log-events/{quote(quote(stream, safe=''), safe='')}",
+        "deepLink": f"{address}{escaped_group}/log-events/{escaped_stream}",
         "cloudWatchLogs": {"status": "ENABLED", **configured},
     }
-
-
-def _answering(operation: Callable[[Params], Params]) -> Callable[[Params], Response]:
-    def answer(params: Params) -> Response:
-        try:
-            body = json.dumps(operation(params)).encode()
-        except AwsError as error:
-            return error.response()
-        return 200, {"Content-Type": "application/x-amz-json-1.1"}, body
-
-    return answer
 
 
 def _with_logs_config(shape: Callable[[Record], Record]) -> Callable[[Record], Record]:

@@ -61,13 +61,15 @@ def main(argv: list[str] | None = None) -> int:
         "inspect": _inspect,
     }
     try:
-        if not words or words[0] not in commands:
-            raise UsageError(f"'{' '.join(words[:1])}' is not one of {', '.join(commands)}")
-        commands[words[0]](words[1:])
+        commands.get(words[0] if words else "", _unknown)(words[1:])
     except (UsageError, DockerfileError, RegistryError) as error:
         print(f"docker (process mode): {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _unknown(_words: list[str]) -> None:
+    raise UsageError("expected login, build, tag, push, pull or inspect")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -64,10 +64,8 @@ def parse(text: str, build_args: Mapping[str, str]) -> Stage:
             elif keyword == "FROM":
                 stages.append(_stage(rest, global_args, stages))
                 args = {}
-            elif not stages:
-                raise DockerfileError(f"{keyword} before the first FROM")
             else:
-                _apply(stages[-1], keyword, rest, args)
+                _apply(stages, keyword, rest, args)
         except DockerfileError as error:
             raise DockerfileError(f"Dockerfile line {line}: {error}") from None
     if not stages:
@@ -116,7 +114,10 @@ def _stage(rest: str, args: Mapping[str, str], earlier: list[Stage]) -> Stage:
     )
 
 
-def _apply(stage: Stage, keyword: str, rest: str, args: Mapping[str, str]) -> None:
+def _apply(stages: list[Stage], keyword: str, rest: str, args: Mapping[str, str]) -> None:
+    if not stages:
+        raise DockerfileError(f"{keyword} before the first FROM")
+    stage = stages[-1]
     variables = {**args, **stage.env}
     if keyword == "ENV":
         stage.env |= _pairs(rest, variables)

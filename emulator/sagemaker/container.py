@@ -1,4 +1,4 @@
-"""One model container as a process: its image unpacked, its model data fetched, its environment mapped into a folder."""
+"""One model container as a process: image unpacked, model data fetched, its paths mapped into a folder."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Endpoints:
         return {"EndpointArn": endpoint.arn}
 
     def update(self, params: Params) -> Params:
-        """UpdateEndpoint: the new fleet takes over when it is healthy; until then, and if it never is, the old serves."""
+        """UpdateEndpoint: the old fleet serves until the new one is healthy, and on if it never is."""
         config = params["EndpointConfigName"]
         with self._changed:
             endpoint = self._updatable(params["EndpointName"])
@@ -182,7 +182,9 @@ class Endpoints:
         with self._changed:
             self._changed.wait_for(lambda: name.lower() not in self._endpoints)
 
-    def _deploy(self, endpoint: Endpoint, fleet: Fleet, retained: dict[str, tuple[float, int]] | None = None) -> None:
+    def _deploy(
+        self, endpoint: Endpoint, fleet: Fleet, retained: dict[str, tuple[float | None, int | None]] | None = None
+    ) -> None:
         try:
             fleet.start()
         except ContainerError as error:
@@ -246,8 +248,15 @@ class Endpoints:
         threading.Thread(target=function, args=(endpoint, *args), name=f"endpoint {endpoint.name}", daemon=True).start()
 
 
-def _retained(fleet: Fleet | None, params: Params) -> dict[str, tuple[float, int]]:
+def _retained(fleet: Fleet | None, params: Params) -> dict[str, tuple[float | None, int | None]]:
     """Weights and counts that RetainAllVariantProperties carries over to variants of the same name."""
     if fleet is None or not params.get("RetainAllVariantProperties"):
         return {}
-    return {variant.name: (variant.weight, variant.instances) for variant in fleet.variants}
+    reset = {item["VariantPropertyType"] for item in params.get("ExcludeRetainedVariantProperties", [])}
+    return {
+        variant.name: (
+            None if "DesiredWeight" in reset else variant.weight,
+            None if "DesiredInstanceCount" in reset else variant.instances,
+        )
+        for variant in fleet.variants
+    }
