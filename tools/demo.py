@@ -119,7 +119,10 @@ class Demo:
         try:
             cloudformation.describe_stacks(StackName="CDKToolkit")
         except ClientError:
-            self._cdk("bootstrapping the account (cdk bootstrap)", ["bootstrap", "aws://000000000000/us-east-1"])
+            self._cdk(
+                "bootstrapping the account (cdk bootstrap)",
+                ["bootstrap", "aws://000000000000/us-east-1", "-c", f"env={ENVIRONMENT}"],
+            )
 
     def _deploy(self) -> None:
         self._cdk(
@@ -168,9 +171,9 @@ class Demo:
         show(table)
         show(f"  option mass    {result['allowed_token_mass']:.4f} (probability of the options among all tokens)")
         show(f"  prompt         {result['prompt_version']}, {result['input_tokens']} tokens")
-        show(f"  prompt sha256  {result['prompt_sha256']}", soft_wrap=True)
+        show(f"  prompt sha256  {result['prompt_sha256']}")
         show(f"  milliseconds   {milliseconds:.0f} in all, {result['forward_seconds'] * 1000:.0f} of them in the model")
-        show(f"  model          {result['model']['name']}, {result['model']['library_version']}", soft_wrap=True)
+        show(f"  model          {result['model']['name']}, {result['model']['library_version']}")
         show()
         show("The embedded 135M model proves the pipeline; it does not decide well.")
         show()
@@ -181,7 +184,7 @@ class Demo:
             f"boto3.client('sagemaker-runtime').invoke_endpoint(EndpointName='{name}', ...)",
             soft_wrap=True,
         )
-        show(f"  address     POST {self._url}/endpoints/{name}/invocations", soft_wrap=True)
+        show(f"  address     POST {self._url}/endpoints/{name}/invocations")
         show("  take down   make destroy-demo" + ("" if self._port == DEFAULT_PORT else f" PORT={self._port}"))
 
     def _cdk(self, title: str, arguments: list[str]) -> None:
@@ -228,7 +231,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="the emulator's port on 127.0.0.1")
     arguments = parser.parse_args()
     STATE.mkdir(exist_ok=True)
-    demo = Demo(arguments.port, Console(highlight=False))
+    demo = Demo(arguments.port, Console(highlight=False, soft_wrap=True))
     try:
         if arguments.command == "up":
             demo.up()
