@@ -182,7 +182,6 @@ class Demo:
             f"  ask it      AWS_ENDPOINT_URL={self._url} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
             "AWS_DEFAULT_REGION=us-east-1, then "
             f"boto3.client('sagemaker-runtime').invoke_endpoint(EndpointName='{name}', ...)",
-            soft_wrap=True,
         )
         show(f"  address     POST {self._url}/endpoints/{name}/invocations")
         show("  take down   make destroy-demo" + ("" if self._port == DEFAULT_PORT else f" PORT={self._port}"))
