@@ -117,13 +117,15 @@ def validate(params: Params, shape: Shape) -> None:
 
 
 def _violations(value: Any, shape: Any, path: str) -> Iterator[str]:
+    """One sentence per broken rule, with AWS's form of a path: `productionVariants.1.member.instanceType`."""
     if shape.type_name == "structure":
         for name, member in value.items():
-            yield from _violations(member, shape.members[name], f"{path}.{name}" if path else name)
+            own = name[0].lower() + name[1:]
+            yield from _violations(member, shape.members[name], f"{path}.{own}" if path else own)
         return
     if shape.type_name == "list":
         for index, member in enumerate(value, start=1):
-            yield from _violations(member, shape.member, f"{path}.{index}")
+            yield from _violations(member, shape.member, f"{path}.{index}.member")
     if shape.type_name == "map":
         for name, member in value.items():
             yield from _violations(name, shape.key, f"{path}.{name} (key)")

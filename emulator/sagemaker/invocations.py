@@ -69,7 +69,8 @@ def _ask(variant: Variant, headers: Mapping[str, str], body: bytes) -> Response:
     if response.status >= _CLIENT_ERROR:
         raise _model_error(container, response.status, content.decode(errors="replace"))
     answer = {
-        "Content-Type": response.headers.get("Content-Type", "application/octet-stream"),
+        # Lower case: MiniStack would take "Content-Type" of an API's answer for its own to correct.
+        "content-type": response.headers.get("Content-Type", "application/octet-stream"),
         "x-Amzn-Invoked-Production-Variant": variant.name,
     }
     attributes = response.headers.get("X-Amzn-SageMaker-Custom-Attributes")
