@@ -22,8 +22,11 @@ from stacks.config import ENVIRONMENTS, Environment  # noqa: E402
 from stacks.stage import build  # noqa: E402
 
 Resource = dict[str, Any]
-# What `cdk synth` takes from cdk.json.
-CONTEXT: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
+# What `cdk synth` takes from cdk.json, and the constructs' paths in the templates, which it adds.
+CONTEXT: dict[str, Any] = {
+    **json.loads((ROOT / "cdk.json").read_text())["context"],
+    "aws:cdk:enable-path-metadata": True,
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""The real CDK command line against an emulator of the tests' own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emulator_fixture import ROOT, Emulator, running_emulator
+from tools.cdk import cdk
+
+_VARIANT_APP = Path(__file__).with_name("variant_app.py")
+
+
+@dataclass(frozen=True)
+class Cdk:
+    """`cdk` as a person types it, for the `local` environment or a variant of it."""
+
+    emulator: Emulator
+    directory: Path
+
+    def deploy(self, variant: dict[str, Any] | None = None) -> dict[str, str]:
+        """Deploy everything and return the outputs of the endpoints' stack. Raises `tools.cdk.CdkError`."""
+        outputs = self.directory / "outputs.json"
+        outputs.unlink(missing_ok=True)
+        self._run("deploy", variant, "--all", "--require-approval", "never", "--outputs-file", str(outputs))
+        stacks: dict[str, dict[str, str]] = json.loads(outputs.read_text())
+        (found,) = [stack for name, stack in stacks.items() if name.endswith("-endpoints")]
+        return found
+
+    def destroy(self, variant: dict[str, Any] | None = None) -> None:
+        """Destroy everything. Raises `tools.cdk.CdkError`."""
+        self._run("destroy", variant, "--all", "--force")
+
+    def _run(self, command: str, variant: dict[str, Any] | None, *arguments: str) -> None:
+        app = ["-c", "env=local"] if variant is None else ["--app", f"python3 {_VARIANT_APP}"]
+        cdk(
+            [command, *app, "--output", str(self.directory / "cdk.out"), *arguments],
+            environment={
+                **self.emulator.environment,
+                # The rules were applied to the same templates by the tests of the stacks; they cost seconds.
+                "CDK_VALIDATION": "false",
+                "PYTHONPATH": str(ROOT),
+                "VARIANT": json.dumps(variant),
+            },
+            log=self.directory / "cdk.log",
+        )
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator, bootstrapped as an AWS account is."""
+    with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
+        log = tmp_path_factory.mktemp("bootstrap") / "cdk.log"
+        address = "aws://000000000000/us-east-1"
+        cdk(["bootstrap", address, "-c", "env=local"], environment=running.environment, log=log)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cdk_cli(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Cdk:
+    """The command line, aimed at the emulator."""
+    return Cdk(emulator, tmp_path_factory.mktemp("cdk"))

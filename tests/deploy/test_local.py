@@ -1,0 +1,131 @@
+"""The life of the `local` environment: deployed, deployed again, updated, failed to update, destroyed.
+
+The tests run in this order on one deployment: each is a step of one story, and a deployment takes a minute.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stacks.config import LOCAL
+from tests.deploy.conftest import Cdk
+from tests.emulator_fixture import Emulator
+from tools.cdk import CdkError
+from tools.demo import EXAMPLE
+from tools.leftovers import leftovers
+
+NAME = "decision-endpoints-local-decision"
+ONE_THREAD = {"endpoint": {"environment": {"SEMIF_THREADS": "1"}}}
+NO_THREAD = {"endpoint": {"environment": {"SEMIF_THREADS": "0"}}}
+
+
+@pytest.fixture(scope="module")
+def outputs(cdk_cli: Cdk) -> dict[str, str]:
+    return cdk_cli.deploy()
+
+
+def decide(emulator: Emulator) -> dict[str, Any]:
+    """The example decision, answered by the endpoint."""
+    answer = emulator.client("sagemaker-runtime").invoke_endpoint(
+        EndpointName=NAME, ContentType="application/json", Body=json.dumps(EXAMPLE)
+    )
+    result: dict[str, Any] = json.loads(answer["Body"].read())["result"]
+    return result
+
+
+def endpoint(emulator: Emulator) -> dict[str, Any]:
+    described: dict[str, Any] = emulator.client("sagemaker").describe_endpoint(EndpointName=NAME)
+    return described
+
+
+def models(emulator: Emulator) -> list[dict[str, Any]]:
+    sagemaker = emulator.client("sagemaker")
+    return [sagemaker.describe_model(ModelName=model["ModelName"]) for model in sagemaker.list_models()["Models"]]
+
+
+def configs(emulator: Emulator) -> list[str]:
+    found = emulator.client("sagemaker").list_endpoint_configs()["EndpointConfigs"]
+    return [config["EndpointConfigName"] for config in found]
+
+
+def builds(emulator: Emulator) -> list[str]:
+    return sorted(emulator.client("codebuild").list_builds()["ids"])
+
+
+def test_the_deployed_endpoint_decides(emulator: Emulator, outputs: dict[str, str]) -> None:
+    assert outputs["DecisionEndpointName"] == NAME
+    assert endpoint(emulator)["EndpointStatus"] == "InService"
+    result = decide(emulator)
+    assert result["id"] == "support-route"
+    assert result["option_ids"] == ["account_access", "billing", "sales"]
+    assert sum(result["probabilities"]) == pytest.approx(1)
+    assert result["model"]["gguf_sha256"] == LOCAL.model.sha256
+
+
+def test_the_model_and_the_image_are_what_the_builds_made(emulator: Emulator, outputs: dict[str, str]) -> None:
+    (model,) = models(emulator)
+    container = model["PrimaryContainer"]
+    s3_uri = container["ModelDataSource"]["S3DataSource"]["S3Uri"]
+    bucket, _, prefix = s3_uri.removeprefix("s3://").partition("/")
+    assert prefix == outputs["ModelPrefix"]
+    s3 = emulator.client("s3")
+    objects = {o["Key"].removeprefix(prefix): o["Size"] for o in s3.list_objects_v2(Bucket=bucket)["Contents"]}
+    assert objects.keys() == {LOCAL.model.file, "model-manifest.json"}
+    assert objects[LOCAL.model.file] == LOCAL.model.bytes
+    manifest = json.loads(s3.get_object(Bucket=bucket, Key=f"{prefix}model-manifest.json")["Body"].read())
+    assert (manifest["name"], manifest["sha256"]) == (LOCAL.model.name, LOCAL.model.sha256)
+
+    repository, _, digest = container["Image"].partition("@")
+    assert digest == outputs["ImageDigest"]
+    (image,) = emulator.client("ecr").list_images(repositoryName=repository.split("/", 1)[1])["imageIds"]
+    assert image["imageDigest"] == digest
+
+
+def test_a_second_deploy_changes_and_builds_nothing(emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]) -> None:
+    before = builds(emulator), configs(emulator), endpoint(emulator)["LastModifiedTime"]
+    assert cdk_cli.deploy() == outputs
+    assert (builds(emulator), configs(emulator), endpoint(emulator)["LastModifiedTime"]) == before
+    assert len(before[0]) == 2
+
+
+def test_a_changed_variable_updates_the_endpoint_in_place(
+    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]
+) -> None:
+    created, (old_config,), (old_model,) = endpoint(emulator)["CreationTime"], configs(emulator), models(emulator)
+    built = builds(emulator)
+    assert cdk_cli.deploy(ONE_THREAD) == outputs
+    (new_config,), (new_model,) = configs(emulator), models(emulator)
+    assert new_config != old_config
+    assert new_model["ModelName"] != old_model["ModelName"]
+    assert new_model["PrimaryContainer"]["Environment"] == {"SEMIF_THREADS": "1"}
+    served = endpoint(emulator)
+    assert (served["EndpointConfigName"], served["EndpointStatus"]) == (new_config, "InService")
+    assert served["CreationTime"] == created
+    assert builds(emulator) == built
+    assert decide(emulator)["model"]["threads"] == 1
+
+
+def test_an_update_that_does_not_start_rolls_back_and_the_endpoint_goes_on_serving(
+    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]
+) -> None:
+    before = configs(emulator), [model["ModelName"] for model in models(emulator)]
+    with pytest.raises(CdkError, match=r"AWS::SageMaker::Endpoint .*SEMIF_THREADS"):
+        cdk_cli.deploy(NO_THREAD)
+    stack_name = "decision-endpoints-local-endpoints"
+    (stack,) = emulator.client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
+    assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
+    assert (configs(emulator), [model["ModelName"] for model in models(emulator)]) == before
+    served = endpoint(emulator)
+    assert ([served["EndpointConfigName"]], served["EndpointStatus"]) == (before[0], "InService")
+    assert decide(emulator)["model"]["threads"] == 1
+
+
+def test_destroy_leaves_nothing(emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]) -> None:
+    kinds = {line.split(" ")[0] for line in leftovers(emulator.endpoint_url)}
+    # The check sees what it is to miss afterwards.
+    assert kinds >= {"stack", "bucket", "repository", "image", "log", "model", "endpoint", "role", "scaling"}
+    cdk_cli.destroy()
+    assert leftovers(emulator.endpoint_url) == []

@@ -1,0 +1,42 @@
+"""A model that is not the pinned one never reaches the bucket, and the deploy says why it failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from stacks.config import LOCAL
+from tests.deploy.conftest import Cdk
+from tests.emulator_fixture import Emulator
+from tools.cdk import CdkError
+from tools.leftovers import leftovers
+
+WRONG = "0" * 64
+VARIANT = {"environment": {"name": "wrong"}, "model": {"sha256": WRONG}}
+
+
+def test_a_wrong_checksum_fails_the_deploy_with_its_reason_and_leaves_nothing_half_made(
+    emulator: Emulator, cdk_cli: Cdk
+) -> None:
+    with pytest.raises(CdkError) as raised:
+        cdk_cli.deploy(VARIANT)
+    log = (cdk_cli.directory / "cdk.log").read_text()
+    reason = f"error: {LOCAL.model.file} has sha256 {LOCAL.model.sha256}, expected {WRONG}"
+    assert reason in " ".join(log.split())
+    assert "Custom::Build" in str(raised.value)
+    assert "ended as FAILED" in str(raised.value)
+
+    (stack,) = emulator.client("cloudformation").describe_stacks(StackName="decision-endpoints-wrong-endpoints")[
+        "Stacks"
+    ]
+    assert stack["StackStatus"] == "ROLLBACK_COMPLETE"
+    sagemaker = emulator.client("sagemaker")
+    assert sagemaker.list_models()["Models"] == []
+    assert sagemaker.list_endpoint_configs()["EndpointConfigs"] == []
+    assert sagemaker.list_endpoints()["Endpoints"] == []
+    assert emulator.client("codebuild").list_projects()["projects"] == []
+    s3 = emulator.client("s3")
+    (bucket,) = [b["Name"] for b in s3.list_buckets()["Buckets"] if b["Name"].startswith("decision-endpoints-wrong")]
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+    cdk_cli.destroy(VARIANT)
+    assert leftovers(emulator.endpoint_url) == []
