@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STARTUP_SECONDS = 600  # ContainerStartupHealthCheckTimeoutInSeconds, when a variant does not set it
 PING_SECONDS = 2.0  # SageMaker's limit for one answer to /ping
-PING_INTERVAL_SECONDS = 0.5
+PING_INTERVAL_SECONDS = 0.2
 LAST_LOG_CHARACTERS = 500
 _PYTHON = {"python", "python3"}
 _OK = 200

@@ -50,9 +50,9 @@ def image(docker: Docker) -> str:
     return push_image(docker, "server")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def slow(hosting: Hosting) -> Slow:
-    """What takes a minute by SageMaker's own limits, begun when the first test of hosting is."""
+    """What takes a minute by SageMaker's own limits, begun at once, so that all other tests run meanwhile."""
     return Slow(hosting)
 
 
@@ -128,7 +128,7 @@ class Hosting:
         }
         return {name: value for name, value in variant.items() if value is not None}
 
-    def config(self, *variants: dict[str, Any], **environment: str) -> str:
+    def config(self, *variants: dict[str, Any], **environment: Any) -> str:
         """A new configuration of these variants, or of one whose model has this environment; its name."""
         name = self.name()
         chosen = list(variants) or [self.variant(self.model(**environment))]

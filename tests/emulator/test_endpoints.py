@@ -16,11 +16,6 @@ from tests.emulator.conftest import BUCKET, REGISTRY, Hosting, Slow, wait_for
 from tests.emulator.test_catalog import POOL, refused
 
 
-@pytest.fixture(autouse=True)
-def _slow_has_begun(slow: Slow) -> None:
-    """So that the two tests that wait for a minute wait for the same one, while the others run."""
-
-
 @pytest.fixture(scope="module")
 def endpoint(hosting: Hosting) -> str:
     """An endpoint in service."""
@@ -88,7 +83,7 @@ def test_what_cannot_be_invoked(hosting: Hosting, endpoint: str) -> None:
         (endpoint, {"body": b"x" * (25 * 1024 * 1024 + 1)}, "length less than or equal to 26214400"),
     ):
         with pytest.raises(ClientError) as raised:
-            hosting.invoke(name, **parameters)  # type: ignore[arg-type]
+            hosting.invoke(name, **parameters)
         assert raised.value.response["Error"]["Code"] == "ValidationError"
         assert words in raised.value.response["Error"]["Message"]
 
