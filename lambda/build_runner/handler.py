@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 # CloudFormation takes 4,096 bytes of answer; the framework adds its own lines to our message.
 _MESSAGE_BYTES = 2000
-_LOG_LINES = 20
+_LOG_LINES = 50
 # IAM is eventually consistent: for some seconds CodeBuild may not be able to assume a role that was just made.
 _START_ATTEMPTS = 10
 _START_PAUSE_SECONDS = 6.0
@@ -127,20 +127,31 @@ def exported_variables(build: "BuildTypeDef") -> dict[str, str]:
 
 
 def failure_message(build: "BuildTypeDef", log_lines: Sequence[str]) -> str:
-    """What failed, where the log is, and as much of the log's end as fits into CloudFormation's answer."""
+    """Why the build failed, where its log is, and as much of the log's end as fits into CloudFormation's answer."""
+    # CodeBuild's own lines tell of phases; what the build printed tells of the failure.
+    own_lines = [line for line in log_lines if not line.startswith("[Container]")]
+    head = f"{_reason(build, own_lines)} (build {build['id']} ended as {build['buildStatus']})"
+    lines = [head, f"Log: {_log_address(build)}", "Its last lines:"]
+    room = _MESSAGE_BYTES - len("\n".join(lines).encode())
+    tail: list[str] = []
+    for line in reversed(own_lines or log_lines):
+        room -= len(line.encode()) + 1
+        if room < 0:
+            break
+        tail.insert(0, line)
+    return "\n".join([*lines, *(tail or ["(none)"])])
+
+
+def _reason(build: "BuildTypeDef", own_lines: Sequence[str]) -> str:
+    """The last line that calls itself an error, or what CodeBuild says of the phases."""
+    errors = [line for line in own_lines if line.lower().startswith("error:")]
     phases = [
         f"{phase['phaseType']}: {context['message']}"
         for phase in build.get("phases", [])
         for context in phase.get("contexts", [])
         if context.get("message")
     ]
-    head = f"Build {build['id']} ended as {build['buildStatus']}"
-    if phases:
-        head += f" ({'; '.join(phases)[: _MESSAGE_BYTES // 4]})"
-    lines = [head, f"Log: {_log_address(build)}", "Its last lines:"]
-    room = _MESSAGE_BYTES - len("\n".join(lines).encode()) - 1
-    tail = "\n".join(log_lines).encode()[-room:].decode(errors="ignore") if log_lines else "(none)"
-    return "\n".join([*lines, tail])
+    return (errors[-1] if errors else "; ".join(phases) or "No reason given")[: _MESSAGE_BYTES // 4]
 
 
 def _log_address(build: "BuildTypeDef") -> str:

@@ -129,13 +129,18 @@ def test_every_other_end_fails_at_once_with_reason_log_end_and_log_address(aws: 
     )
     aws.logs.add_response(
         "get_log_events",
-        {"events": [{"message": "fetching\n"}, {"message": "error: wrong sha256\n"}]},
+        {
+            "events": [
+                {"message": f"{line}\n"}
+                for line in ("[Container] Entering phase BUILD", "fetching", "error: wrong sha256", "[Container] end")
+            ]
+        },
         {"logGroupName": "group", "logStreamName": "stream", "limit": handler._LOG_LINES, "startFromHead": False},
     )
     with pytest.raises(handler.BuildFailedError) as raised:
         handler.is_complete(event("Create", BuildIds=[BUILD_ID]), None)
     assert str(raised.value).splitlines() == [
-        f"Build {BUILD_ID} ended as {status} (BUILD: exit status 3)",
+        f"error: wrong sha256 (build {BUILD_ID} ended as {status})",
         "Log: https://console/log",
         "Its last lines:",
         "fetching",
@@ -154,6 +159,15 @@ def test_a_build_that_never_wrote_a_log_fails_with_an_address_made_from_its_arn(
     assert str(raised.value).splitlines()[1:] == [f"Log: {address}", "Its last lines:", "(none)"]
 
 
+def test_without_a_line_that_calls_itself_an_error_codebuilds_own_word_is_the_reason() -> None:
+    contexts = [{"statusCode": "X", "message": "exit status 3"}, {"statusCode": "", "message": ""}]
+    failed = build("FAILED", phases=[{"phaseType": "INSTALL"}, {"phaseType": "BUILD", "contexts": contexts}])
+    lines = ["[Container] Entering phase BUILD", "[Container] Phase complete: BUILD"]
+    message = handler.failure_message(failed, lines).splitlines()
+    assert message[0] == f"BUILD: exit status 3 (build {BUILD_ID} ended as FAILED)"
+    assert message[3:] == lines
+
+
 def test_an_unreadable_log_does_not_hide_the_failure(aws: Aws) -> None:
     aws.has(build("FAILED", logs={"groupName": "group", "streamName": "stream"}))
     aws.logs.add_client_error("get_log_events", "AccessDeniedException", "no")
@@ -165,7 +179,7 @@ def test_the_message_keeps_the_end_of_the_log_within_cloudformations_limit() -> 
     lines = [f"line {number} ä" + "ö" * 200 for number in range(50)]
     message = handler.failure_message(build("FAILED"), lines)
     assert len(message.encode()) <= handler._MESSAGE_BYTES
-    assert message.endswith(lines[-1])
+    assert message.endswith("\n".join(["", *lines[-3:]]))  # whole lines
     assert lines[0] not in message
 
 

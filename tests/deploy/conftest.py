@@ -36,6 +36,10 @@ class Cdk:
         """Destroy everything. Raises `tools.cdk.CdkError`."""
         self._run("destroy", variant, "--all", "--force")
 
+    def log_of(self, command: str) -> Path:
+        """What the command line printed when this command ran last."""
+        return self.directory / f"{command}.log"
+
     def _run(self, command: str, variant: dict[str, Any] | None, *arguments: str) -> None:
         app = ["-c", "env=local"] if variant is None else ["--app", f"python3 {_VARIANT_APP}"]
         cdk(
@@ -47,7 +51,7 @@ class Cdk:
                 "PYTHONPATH": str(ROOT),
                 "VARIANT": json.dumps(variant),
             },
-            log=self.directory / "cdk.log",
+            log=self.log_of(command),
         )
 
 
@@ -57,7 +61,11 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
         log = tmp_path_factory.mktemp("bootstrap") / "cdk.log"
         address = "aws://000000000000/us-east-1"
-        cdk(["bootstrap", address, "-c", "env=local"], environment=running.environment, log=log)
+        cdk(
+            ["bootstrap", address, "-c", "env=local"],
+            environment={**running.environment, "CDK_VALIDATION": "false"},
+            log=log,
+        )
         yield running
 
 
