@@ -31,7 +31,7 @@ def test_missing_compilers_are_named_with_the_command_that_installs_them(tmp_pat
 
 def test_a_missing_venv_module_is_named_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    monkeypatch.setattr(setup.sys, "executable", "false")  # a Python that cannot import ensurepip, as Debian ships it
+    monkeypatch.setattr(sys, "executable", "false")  # a Python that cannot import ensurepip, as Debian ships it
     with pytest.raises(setup.SetupError, match=r"venv module, a C\+\+ compiler.*build-essential python3-venv"):
         setup.check_prerequisites()
 
