@@ -15,8 +15,10 @@ from fastapi import FastAPI
 
 from adapter.api.app import create_app
 from adapter.calibrations import CalibrationError, Calibrations
-from adapter.engine import Engine, EngineError, Model, ModelLoadError
+from adapter.engine import Engine, EngineError, TokenRun
+from adapter.model import Model, ModelLoadError, library_version
 from adapter.model_files import ModelFile, ModelFileError, find_model
+from adapter.probes import prove
 from adapter.prompt import ChatTemplate, PromptBuilder, PromptError
 from adapter.scheduler import Scheduler
 from adapter.service import Decision, DecisionService, Option
@@ -78,17 +80,21 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
     calibrations = Calibrations(file.path.parent)
     with ThreadPoolExecutor(1) as hashing:
         checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
-        model = Model(file.path, gpu_layers=settings.n_gpu_layers)
+        model = Model(file.path, gpu_layers=settings.n_gpu_layers, library_dir=settings.llama_cpp_lib_dir)
         source = model.metadata("tokenizer.chat_template")
         if source is None:
             raise PromptError(f"{file.path} holds no chat template (tokenizer.chat_template)")
         vocabulary = Vocabulary(model.pointer)
         prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
-        engine = Engine(model, max_tokens=settings.max_tokens, threads=settings.threads)
-        first = FIRST_DECISION
-        engine.evaluate(
-            prompts.build(first.state, first.question, [option.description for option in first.options]).tokens
+        engine = Engine(
+            model, max_tokens=settings.max_tokens, threads=settings.threads, cache_bytes=settings.cache_bytes
         )
+        first = prompts.build(
+            FIRST_DECISION.state, FIRST_DECISION.question, [option.description for option in FIRST_DECISION.options]
+        )
+        exactness = prove(engine, first.tokens, tolerance=settings.logit_tolerance)
+        engine.keep(prompts.head())
+        engine.evaluate([TokenRun(first.tokens)])
         sha256 = checksum.result()
     scheduler = Scheduler(engine, max_in_flight=settings.max_in_flight, deadline_seconds=settings.deadline_seconds)
     metadata = {
@@ -97,10 +103,13 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
         "gguf_bytes": file.size,
         "gguf_sha256": sha256,
         "backend": "llama.cpp",
-        "device": "cpu" if settings.n_gpu_layers == 0 else "gpu",
+        "device": model.device,
+        "gpu_layers": model.gpu_layers,
+        "backends": [device.name for device in model.devices],
         "threads": settings.threads,
         "context_tokens": settings.max_tokens,
-        "library_version": f"llama-cpp-python {llama_cpp.__version__}",
+        "library_version": f"llama-cpp-python {llama_cpp.__version__}, libllama {library_version()}",
+        "exactness": exactness.as_metadata(),
     }
     service = DecisionService(
         prompts,

@@ -1,35 +1,37 @@
-"""One llama.cpp context: tokens in, the logits of the last position out."""
+"""The scoring engine: tokens in, the logits of the last position out, and only what was not seen before is evaluated.
+
+One prompt has one answer, bit for bit: whatever was cached, however it was grouped, and beside whom. That holds because
+every piece that is decoded begins and ends at a multiple of the alignment, in a stream of its own, padded behind the
+token that is read; `_Work` is the one place where pieces are cut. Why this suffices: docs/decisions/exactness.md.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-_log = logging.getLogger(__name__)
-_GGML_LOG_LEVEL_ERROR = 4  # enum ggml_log_level of ggml.h; the binding has no name for it
-_ABORTED = 2  # what llama_decode returns when the abort callback said so (llama.h)
-_BATCH = 512  # tokens handed to one llama_decode; a longer prompt is fed in pieces
+from adapter.context import ROW_GROUP, Cancelled, Context, EngineError, Piece
+from adapter.model import Model
+from adapter.prefix_cache import PrefixCache, Tokens, common_length
+
+__all__ = ["ALIGNMENTS", "Cancelled", "Engine", "EngineError", "Evaluation", "TokenRun"]
+
+ALIGNMENTS = (ROW_GROUP, 64)  # tried in this order; 64 is the tile of flash attention and of chunked recurrent layers
+_ROWS = 512  # rows of one decode: more do not make it faster, and abort is asked more rarely
+_WORTH_WAITING = 64  # tokens that a prompt is spared by the state of another that is decoded just now
+_GPU_STREAMS = 16  # a GPU is idle most of the time with the rows of one question; a CPU is busy with 8
 
 
-class ModelLoadError(RuntimeError):
-    """llama.cpp refused the model; the message is one line."""
+@dataclass(frozen=True)
+class TokenRun:
+    """A prompt for the engine."""
 
-
-class EngineError(RuntimeError):
-    """An evaluation failed in llama.cpp, or its logits are not numbers."""
-
-
-class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
-    """The evaluation was given up because nobody waits for it any more."""
+    tokens: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()  # positions up to which other prompts may share its tokens, ascending
 
 
 @dataclass(frozen=True)
@@ -37,114 +39,230 @@ class Evaluation:
     """The logits behind one prompt and what they cost."""
 
     logits: NDArray[np.float32]  # (vocabulary,)
-    evaluated: int  # tokens
+    evaluated: int  # tokens, padding counted
     reused: int  # tokens
-    seconds: float
+    seconds: float  # of decoding, shared by rows where prompts were decoded together
 
 
-class Model:
-    """A GGUF loaded by llama.cpp: weights and metadata."""
+@dataclass(eq=False)
+class _Work:
+    """A prompt on its way through the engine: which piece comes next."""
 
-    def __init__(self, path: Path, *, gpu_layers: int = 0) -> None:
-        """Load the file. Raises `ModelLoadError` with llama.cpp's last complaint."""
-        llama_cpp.llama_backend_init()
-        complaints = _route_logs()
-        parameters = llama_cpp.llama_model_default_params()
-        parameters.n_gpu_layers = gpu_layers
-        self.pointer: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
-        if not self.pointer:
-            raise ModelLoadError(f"llama.cpp cannot load {path}: {complaints[-1] if complaints else 'no reason given'}")
-        self.path = path
+    tokens: Tokens
+    cuts: list[int]  # where its state is to be kept, ascending
+    alignment: int
+    position: int = 0
+    reused: int = 0
+    evaluated: int = 0
+    seconds: float = 0.0
+    logits: NDArray[np.float32] | None = field(default=None, repr=False)
 
-    def metadata(self, key: str) -> str | None:
-        """A value of the GGUF's metadata as text; None where the key is absent."""
-        buffer = ctypes.create_string_buffer(1)
-        size = llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, 1)
-        if size < 0:
-            return None
-        buffer = ctypes.create_string_buffer(size + 1)
-        llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size + 1)
-        return buffer.value.decode("utf-8", errors="replace")
+    def next_rows(self) -> int:
+        """Rows up to the next cut, or to the padded end."""
+        return next((cut for cut in self.cuts if cut > self.position), self._padded) - self.position
 
-    def close(self) -> None:
-        """Free the weights. Contexts made from them must be closed before."""
-        if self.pointer:
-            llama_cpp.llama_model_free(self.pointer)
-            self.pointer = None
+    def piece(self, stream: int, rows: int) -> Piece:
+        """The next `rows` rows, padded behind the last token."""
+        end = self.position + rows
+        tokens = self.tokens[self.position : end].tolist()
+        tokens += [int(self.tokens[-1])] * (rows - len(tokens))
+        return Piece(
+            stream, self.position, tokens, len(self.tokens) - 1 - self.position if end == self._padded else None
+        )
+
+    @property
+    def _padded(self) -> int:
+        return -(-len(self.tokens) // self.alignment) * self.alignment
 
 
 class Engine:
-    """Evaluates prompts one at a time; one thread at a time may use it."""
+    """Evaluates prompts with one context; one thread at a time may use it, but for `abort` and `novel_tokens`."""
 
-    def __init__(self, model: Model, *, max_tokens: int, threads: int) -> None:
-        """Make a context for prompts of up to `max_tokens`. Raises `EngineError` where there is no memory for it."""
-        parameters = llama_cpp.llama_context_default_params()
-        parameters.n_ctx = max_tokens
-        parameters.n_batch = parameters.n_ubatch = min(_BATCH, max_tokens)
-        parameters.n_seq_max = 1
-        parameters.n_threads = parameters.n_threads_batch = threads
-        self._batch_size: int = parameters.n_batch
-        # llama.cpp asks between graph nodes, from its own threads. The question is strlen(flag): a C function needs no
-        # interpreter lock, and the flag's first byte turns its answer from 0 to 1.
-        self._abort_flag = ctypes.create_string_buffer(2)
-        parameters.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
-        parameters.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        self._context: Any = llama_cpp.llama_init_from_model(model.pointer, parameters)
-        if not self._context:
-            raise EngineError(f"llama.cpp cannot make a context of {max_tokens} tokens: not enough memory?")
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        vocabulary = llama_cpp.llama_model_get_vocab(model.pointer)
-        self._vocabulary_size: int = llama_cpp.llama_vocab_n_tokens(vocabulary)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_tokens: int,
+        threads: int,
+        cache_bytes: int = 512 * 1024 * 1024,
+        streams: int | None = None,
+    ) -> None:
+        """Make a context for prompts of up to `max_tokens`; `streams` of them are decoded together at most.
+
+        Raises `EngineError` where there is no memory for it.
+        """
+        if streams is None:
+            streams = _GPU_STREAMS if model.gpu_layers else 1
+        rows = max(_ROWS, streams * ALIGNMENTS[-1])
+        self.context = Context(model, max_tokens=max_tokens, streams=streams, threads=threads, rows=rows)
+        self.max_tokens = max_tokens
+        self.alignment = ALIGNMENTS[0] if not self.context.flash_attention else ALIGNMENTS[-1]
+        self.group_size = streams  # prompts decoded together at most
+        self._can_be_cut = model.can_be_cut
+        self.cache = PrefixCache(cache_bytes, can_be_cut=self._can_be_cut)
+        self._reuses = True
+        self._held: dict[int, Tokens] = {}  # by stream: what its cells hold, padding apart
 
     def abort(self) -> None:
-        """Give up the evaluation that is running; any thread may call it. It then raises `Cancelled`."""
-        self._abort_flag[0] = b"\x01"
+        """Make the evaluation that is running, or else the next, raise `Cancelled`; any thread may call it."""
+        self.context.abort()
 
-    def evaluate(self, tokens: Sequence[int]) -> Evaluation:
-        """The logits behind `tokens`.
+    def evaluate(self, runs: Sequence[TokenRun]) -> list[Evaluation]:
+        """The logits behind each prompt, in order. What they share is evaluated once.
 
-        Raises `Cancelled` soon after `abort` was called, and `EngineError` where llama.cpp fails or the logits are not
-        finite.
+        Raises `Cancelled` soon after `abort` was called, `EngineError` where llama.cpp fails or logits are not finite.
         """
-        started = time.perf_counter()
-        self._abort_flag[0] = b"\x00"
-        llama_cpp.llama_memory_clear(self._memory, True)  # with data: a recurrent state would leak into the next prompt
-        for start in range(0, len(tokens), self._batch_size):
-            piece = tokens[start : start + self._batch_size]
-            buffer = (llama_cpp.llama_token * len(piece))(*piece)
-            status = llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(buffer, len(piece)))
-            if status == _ABORTED:
-                raise Cancelled
-            if status != 0:
-                raise EngineError(f"llama_decode returned {status} at token {start} of {len(tokens)}")
-        row = llama_cpp.llama_get_logits_ith(self._context, -1)
-        logits = np.ctypeslib.as_array(row, shape=(self._vocabulary_size,)).copy()
-        if not np.isfinite(logits).all():
-            raise EngineError("the model's logits are not finite")
-        return Evaluation(logits, evaluated=len(tokens), reused=0, seconds=time.perf_counter() - started)
+        works = [self._work(run) for run in runs]
+        waiting, active = list(works), dict[int, _Work]()
+        try:
+            while waiting or active:
+                self._start_waiting(waiting, active)
+                self._decode_round(active)
+        except (Cancelled, EngineError):
+            self.forget_streams()
+            raise
+        return [_evaluation(work) for work in works]
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        """Evaluate the beginning that all prompts share and never let it go; returns its length after alignment."""
+        cut = self._down(len(tokens))
+        if cut == 0:
+            return 0
+        work = _Work(np.array(tokens[:cut], np.int32), [], self.alignment)
+        self._prepare(0, work)
+        while work.position < cut:
+            self._decode_round({0: work})
+        self.cache.add(work.tokens, self.context.save(0), pinned=True)
+        return cut
+
+    def novel_tokens(self, runs: Sequence[TokenRun]) -> list[int]:
+        """About how many tokens each prompt will cost `evaluate`, one after another; any thread may ask."""
+        costs = []
+        earlier: Tokens | None = None
+        for run in runs:
+            tokens = np.array(run.tokens, np.int32)
+            known, _ = self.cache.longest(tokens, len(tokens) - 1, touch=False)
+            if earlier is not None:
+                known = max(known, common_length(earlier, tokens))
+            costs.append(max(len(tokens) - self._down(known), self.alignment))
+            earlier = tokens
+        return costs
+
+    def stop_reuse(self) -> None:
+        """Evaluate every prompt whole from now on, for a backend on which restored states change answers."""
+        self._reuses = False
+
+    def forget_streams(self) -> None:
+        """Empty the context; saved states stay."""
+        self._held.clear()
+        self.context.clear()
 
     def close(self) -> None:
         """Free the context."""
-        if self._context:
-            llama_cpp.llama_free(self._context)
-            self._context = None
+        self.context.close()
+
+    def _work(self, run: TokenRun) -> _Work:
+        if not 0 < len(run.tokens) <= self.max_tokens:
+            raise EngineError(f"a prompt of {len(run.tokens)} tokens; at most {self.max_tokens} are possible")
+        tokens = np.array(run.tokens, np.int32)
+        cuts = sorted({self._down(boundary) for boundary in run.boundaries} - {0})
+        cuts = [cut for cut in cuts if cut < len(tokens)]
+        if self._can_be_cut:
+            cuts = cuts[-1:]  # its state serves the earlier ones too
+        return _Work(tokens, cuts, self.alignment)
+
+    def _start_waiting(self, waiting: list[_Work], active: dict[int, _Work]) -> None:
+        """Give streams to prompts, but not to those whose beginning another is just evaluating."""
+        for work in list(waiting):
+            free = [stream for stream in range(self.group_size) if stream not in active]
+            if not free:
+                return
+            if self._will_be_shared(work, active.values()):
+                continue
+            stream = max(free, key=lambda number: self._usable(number, work))
+            self._prepare(stream, work)
+            waiting.remove(work)
+            active[stream] = work
+
+    def _will_be_shared(self, work: _Work, active: Iterable[_Work]) -> bool:
+        """Whether a prompt that is being evaluated will soon leave a state that spares this one much."""
+        known, _ = self.cache.longest(work.tokens, self._limit(work), touch=False)
+        for other in active:
+            shared = common_length(other.tokens, work.tokens)
+            for cut in other.cuts:
+                if cut > other.position:
+                    usable = min(shared, cut) if self._can_be_cut else cut if cut <= shared else 0
+                    if usable - known >= _WORTH_WAITING:
+                        return True
+        return False
+
+    def _prepare(self, stream: int, work: _Work) -> None:
+        """Put the longest known beginning of the prompt into the stream."""
+        known, state = self.cache.longest(work.tokens, self._limit(work))
+        known = self._down(known)
+        held = self._usable(stream, work)
+        if held and held >= known:
+            if self._can_be_cut:
+                self.context.drop(stream, held)
+            known = held
+        elif known and state is not None:
+            self.context.restore(stream, state)
+            if self._can_be_cut:
+                self.context.drop(stream, known)
+        else:
+            self.context.drop(stream)
+            known = 0
+        work.position = work.reused = known
+        self._held.pop(stream, None)
+
+    def _usable(self, stream: int, work: _Work) -> int:
+        """How many tokens of the prompt the stream holds already, at a cut."""
+        held = self._held.get(stream)
+        if held is None:
+            return 0
+        shared = common_length(held, work.tokens)
+        if self._can_be_cut:
+            return self._down(min(shared, self._limit(work)))
+        return shared if shared == len(held) and shared <= self._limit(work) else 0
+
+    def _decode_round(self, active: dict[int, _Work]) -> None:
+        """Decode as many rows of each prompt, so that llama.cpp has nothing to split."""
+        if not active:
+            return
+        streams = sorted(active)
+        most = self._down(self.context.rows // len(streams))
+        rows = min(most, *(active[stream].next_rows() for stream in streams))
+        started = time.perf_counter()
+        read = self.context.decode([active[stream].piece(stream, rows) for stream in streams])
+        seconds = (time.perf_counter() - started) / len(streams)
+        for stream, logits in zip(streams, read, strict=True):
+            work = active[stream]
+            work.position += rows
+            work.evaluated += rows
+            work.seconds += seconds
+            if work.position in work.cuts:
+                self._keep_state(stream, work)
+            if logits is not None:
+                work.logits = logits
+                del active[stream]
+                if self._can_be_cut:
+                    self._held[stream] = work.tokens
+
+    def _keep_state(self, stream: int, work: _Work) -> None:
+        tokens = work.tokens[: work.position]
+        known, _ = self.cache.longest(tokens, len(tokens))
+        if self._reuses and known < len(tokens):
+            self.cache.add(tokens, self.context.save(stream))
+
+    def _limit(self, work: _Work) -> int:
+        """The longest beginning that may be reused: the last token must be evaluated."""
+        return self._down(len(work.tokens) - 1) if self._reuses else 0
+
+    def _down(self, position: int) -> int:
+        return position // self.alignment * self.alignment
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator] # a ctypes function type
-def _forward_log(level: int, text: bytes, _: Any) -> None:
-    line = text.decode("utf-8", errors="replace").strip()
-    if line and level == _GGML_LOG_LEVEL_ERROR:
-        _complaints.append(line)
-        del _complaints[:-20]
-    if line:
-        _log.debug("llama.cpp: %s", line)
-
-
-_complaints: list[str] = []
-
-
-def _route_logs() -> list[str]:
-    """Send llama.cpp's log to Python's; returns the list that collects its latest errors."""
-    _complaints.clear()
-    llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p())
-    return _complaints
+def _evaluation(work: _Work) -> Evaluation:
+    if work.logits is None:
+        raise EngineError("a prompt was not read")
+    return Evaluation(work.logits, evaluated=work.evaluated, reused=work.reused, seconds=work.seconds)

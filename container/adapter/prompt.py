@@ -41,6 +41,7 @@ class Prompt:
     text: str
     version: str
     tokens: tuple[int, ...]
+    boundaries: tuple[int, ...]  # positions up to which other prompts may share the tokens, ascending
     slots: tuple[Slot, ...]  # one for each option, in order
 
     @property
@@ -108,18 +109,36 @@ class PromptBuilder:
         `state` is a JSON value. Raises `SlotError` where the vocabulary has too few answer slots.
         """
         slots = slots_after(self._vocabulary, self._run, len(options))
-        content = _user_content(state, question, [slot.code for slot in slots], options, layout)
+        content, shared = _user_content(state, question, [slot.code for slot in slots], options, layout)
         parts = ((self._template.head, True), (content, False), (self._template.tail, True))
         text = "".join(part for part, _ in parts)
         if self._slots_see_message:
             # The end is enough: no tokenizer merges further back than its longest token.
             verify_slots(self._vocabulary, (content + self._template.tail)[-_LONGEST_TOKEN:], slots)
+        tokens = self._with_bos(self._vocabulary.tokenize_parts(parts))
         return Prompt(
             text=text,
             version=VERSIONS[layout],
-            tokens=tuple(self._with_bos(self._vocabulary.tokenize_parts(parts))),
+            tokens=tuple(tokens),
+            boundaries=tuple(self._boundary(tokens, content[:length]) for length in shared),
             slots=slots,
         )
+
+    def head(self) -> tuple[int, ...]:
+        """The tokens with which every prompt of the default layout begins."""
+        prompt = self.build("", "", ["", ""])
+        return prompt.tokens[: prompt.boundaries[0]]
+
+    def _boundary(self, tokens: Sequence[int], content: str) -> int:
+        """How many of a prompt's tokens stay the same whatever follows `content`, the beginning of its message.
+
+        The last token before it is left out: it may join with the text that follows in another prompt.
+        """
+        parts = ((self._template.head, True), (content, False))
+        beginning = self._with_bos(self._vocabulary.tokenize_parts(parts))
+        pairs = zip(beginning, tokens, strict=False)
+        common = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(beginning), len(tokens)))
+        return max(0, common - 1)
 
     def _with_bos(self, tokens: list[int]) -> list[int]:
         """Where the vocabulary asks for a beginning-of-sequence token and the template wrote none, put it in front."""
@@ -127,14 +146,27 @@ class PromptBuilder:
         return tokens if not self._vocabulary.adds_bos or tokens[:1] == [bos] else [bos, *tokens]
 
 
-def _user_content(state: Any, question: str, codes: Sequence[str], options: Sequence[str], layout: Layout) -> str:
+def _user_content(
+    state: Any, question: str, codes: Sequence[str], options: Sequence[str], layout: Layout
+) -> tuple[str, list[int]]:
+    """The user's message, and the lengths of its beginnings that other prompts are likely to share.
+
+    A state is taken to be shared up to its closing quotes and brackets: a transcript grows before them.
+    """
     evidence = {"evidence": state}
     criterion = {
         "criterion": question,
         "options": [{"letter": code, "description": text} for code, text in zip(codes, options, strict=True)],
     }
     value = {**evidence, **criterion} if layout == "state-first" else {**criterion, **evidence}
-    return json.dumps(value, ensure_ascii=False)
+    content = json.dumps(value, ensure_ascii=False)
+    if layout == "state-first":
+        first = len('{"evidence": ')
+        end = len(json.dumps(evidence, ensure_ascii=False)) - 1
+    else:
+        first = len(json.dumps(criterion, ensure_ascii=False)[:-1] + ', "evidence": ')
+        end = len(content)
+    return content, [first, max(first, len(content[:end].rstrip('"]}')))]
 
 
 def _compile(source: str) -> Any:

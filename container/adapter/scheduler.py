@@ -1,4 +1,4 @@
-"""Who is evaluated when: the queue in front of the engine, its one thread, admission and cancellation."""
+"""Who is evaluated when: the queue in front of the engine, its one thread, admission, deadlines and cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from adapter.engine import Cancelled, Engine, Evaluation
+from adapter.engine import Cancelled, Engine, Evaluation, TokenRun
 
 _SMOOTHING = 0.2  # weight of the newest measurement in the running speed
 
@@ -24,20 +24,28 @@ class Busy(Exception):  # noqa: N818 - an answer, not a fault
 
 
 @dataclass(eq=False)
-class _Job:
-    """The prompts of one request, evaluated in order."""
+class Job:
+    """The prompts of one request, and what became of them. Only the scheduler changes it."""
 
-    prompts: Sequence[Sequence[int]]
-    remaining: int  # tokens not yet evaluated
+    runs: Sequence[TokenRun]
+    costs: list[int]  # tokens that each is expected to cost
+    deadline: float  # on time.monotonic's clock
     future: Future[list[Evaluation]] = field(default_factory=Future)
+    results: dict[int, Evaluation] = field(default_factory=dict)  # by index into runs
+    waiting: deque[int] = field(default_factory=deque)  # indices into runs
     cancelled: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Tokens not yet evaluated."""
+        return sum(self.costs[index] for index in range(len(self.runs)) if index not in self.results)
 
 
 class Scheduler:
-    """Owns the engine: one thread evaluates what the queue holds, first come, first served.
+    """Owns the engine: one thread evaluates what the queue holds, a prompt of each request in turn.
 
-    Work is accepted only if, at the speed measured so far, all that is queued before it and it itself end within the
-    deadline. Everything is accounted in tokens.
+    Work is accepted only if, at the speed measured so far, everything accepted ends within every deadline. Everything
+    is accounted in tokens that the engine has not seen.
     """
 
     def __init__(self, engine: Engine, *, max_in_flight: int, deadline_seconds: float) -> None:
@@ -45,8 +53,8 @@ class Scheduler:
         self._engine = engine
         self._max_in_flight = max_in_flight
         self._deadline = deadline_seconds
-        self._queue: deque[_Job] = deque()
-        self._running: _Job | None = None
+        self._jobs: deque[Job] = deque()  # accepted and not finished, whose turn it is first
+        self._running: list[tuple[Job, int]] = []
         self._changed = threading.Condition()
         self._closing = False
         self._tokens_per_second = 0.0  # unknown until the first evaluation
@@ -54,37 +62,37 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, prompts: Sequence[Sequence[int]]) -> _Job:
+    def submit(self, runs: Sequence[TokenRun]) -> Job:
         """Queue the prompts of one request; the job's future yields one `Evaluation` for each, in order.
 
         Raises `Busy` where they cannot be finished in time.
         """
-        tokens = sum(map(len, prompts))
+        costs = self._engine.novel_tokens(runs)
         with self._changed:
             if self._closing:
                 raise Busy("shutting down", 1)
-            jobs = [*self._queue, *([self._running] if self._running else [])]
-            waiting = self._seconds(sum(job.remaining for job in jobs))
-            if jobs and sum(len(job.prompts) for job in jobs) + len(prompts) > self._max_in_flight:
-                raise Busy(f"{self._max_in_flight} decisions are waiting already", waiting)
-            needed = waiting + self._seconds(tokens)
-            if jobs and needed > self._deadline:  # an idle engine is the best offer there is, however long the prompt
-                raise Busy(
-                    f"the answer would take {needed:.0f} s, more than {self._deadline:.0f} s", needed - self._deadline
-                )
-            job = _Job(prompts, tokens)
-            self._queue.append(job)
+            now = time.monotonic()
+            job = Job(runs, costs, now + self._deadline, waiting=deque(range(len(runs))))
+            if self._jobs:  # an idle engine is the best offer there is, however long the prompt
+                self._admit(job, now)
+            self._jobs.append(job)
             self._changed.notify()
         return job
 
-    def cancel(self, job: _Job) -> None:
+    def cancel(self, job: Job) -> None:
         """Drop a job whose caller has left, also while it runs."""
         with self._changed:
             job.cancelled = True
-            if job is self._running:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            if any(running is job for running, _ in self._running):
                 self._engine.abort()
-            elif job in self._queue:
-                self._queue.remove(job)
+
+    @property
+    def depth(self) -> int:
+        """Prompts waiting or running."""
+        with self._changed:
+            return sum(len(job.runs) - len(job.results) for job in self._jobs)
 
     def fault(self) -> str | None:
         """Why the engine cannot decide at present; None while it can."""
@@ -102,38 +110,90 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
+    def _admit(self, job: Job, now: float) -> None:
+        """Raise `Busy` unless the job and all before it end in time, in whatever order they are served."""
+        backlog = self._seconds(sum(other.remaining for other in self._jobs))
+        if sum(len(other.runs) - len(other.results) for other in self._jobs) + len(job.runs) > self._max_in_flight:
+            raise Busy(f"{self._max_in_flight} decisions are waiting already", backlog)
+        needed = backlog + self._seconds(job.remaining)
+        slack = min(other.deadline for other in (*self._jobs, job)) - now
+        if needed > slack:
+            raise Busy(
+                f"all that is accepted would take {needed:.0f} s, and only {max(0, slack):.0f} s are left for it",
+                min(needed - slack, backlog),
+            )
+
     def _seconds(self, tokens: int) -> float:
         return tokens / self._tokens_per_second if self._tokens_per_second else 0.0
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            if not job.future.set_running_or_notify_cancel():
-                continue  # the caller left while it waited
-            try:
-                job.future.set_result([self._evaluate(job, tokens) for tokens in job.prompts])
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it and the thread live on
-                job.future.set_exception(error)
+        while group := self._next_group():
+            self._evaluate(group)
 
-    def _next(self) -> _Job | None:
+    def _next_group(self) -> list[tuple[Job, int]]:
+        """Prompts to be evaluated at once, one of each job in turn; empty when it is time to stop."""
         with self._changed:
-            self._running = None
-            while not self._queue:
+            self._running = []
+            while True:
+                self._drop_late(time.monotonic())
+                if any(job.waiting for job in self._jobs):
+                    break
                 if self._closing:
-                    return None
+                    return []
                 self._changed.wait()
-            self._running = self._queue.popleft()
-            return self._running
+            while len(self._running) < self._engine.group_size and any(job.waiting for job in self._jobs):
+                job = self._jobs[0]
+                if job.waiting:
+                    self._running.append((job, job.waiting.popleft()))
+                self._jobs.rotate(-1)
+            return list(self._running)
 
-    def _evaluate(self, job: _Job, tokens: Sequence[int]) -> Evaluation:
-        if job.cancelled:
-            raise Cancelled
-        self._running_since = time.monotonic()
+    def _drop_late(self, now: float) -> None:
+        for job in [job for job in self._jobs if job.deadline < now]:
+            self._finish(job, Busy("the work took longer than predicted", 1))
+
+    def _evaluate(self, group: Sequence[tuple[Job, int]]) -> None:
+        started = self._running_since = time.monotonic()
         try:
-            evaluation = self._engine.evaluate(tokens)
+            evaluations = self._engine.evaluate([job.runs[index] for job, index in group])
+        except Cancelled:
+            self._put_back(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it and the thread live on
+            if len(group) == 1:
+                self._finish(group[0][0], error)
+            else:  # only one of them need be at fault
+                for member in group:
+                    self._evaluate([member])
+        else:
+            self._measure(sum(evaluation.evaluated for evaluation in evaluations), time.monotonic() - started)
+            for (job, index), evaluation in zip(group, evaluations, strict=True):
+                self._store(job, index, evaluation)
         finally:
             self._running_since = None
-        job.remaining -= len(tokens)
-        measured = evaluation.evaluated / evaluation.seconds
-        known = self._tokens_per_second
-        self._tokens_per_second = known + _SMOOTHING * (measured - known) if known else measured
-        return evaluation
+
+    def _store(self, job: Job, index: int, evaluation: Evaluation) -> None:
+        job.results[index] = evaluation
+        if len(job.results) == len(job.runs):
+            self._finish(job, [job.results[index] for index in range(len(job.runs))])
+
+    def _put_back(self, group: Sequence[tuple[Job, int]]) -> None:
+        """After an abort: those whose callers still wait are evaluated again."""
+        with self._changed:
+            for job, index in reversed(group):
+                if not job.cancelled and not job.future.done():
+                    job.waiting.appendleft(index)
+
+    def _finish(self, job: Job, outcome: list[Evaluation] | Exception) -> None:
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+        if job.cancelled or not job.future.set_running_or_notify_cancel():
+            return  # the caller left
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
+
+    def _measure(self, tokens: int, seconds: float) -> None:
+        speed, known = tokens / max(seconds, 1e-6), self._tokens_per_second
+        self._tokens_per_second = known + _SMOOTHING * (speed - known) if known else speed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapter.calibrations import Calibration, Calibrations
-from adapter.engine import Evaluation
+from adapter.engine import Evaluation, TokenRun
 from adapter.prompt import Layout, Prompt, PromptBuilder
 from adapter.readout import READOUT, UNCALIBRATED, average, read, rotate, shifts
 from adapter.scheduler import Scheduler
@@ -79,7 +79,9 @@ class DecisionService:
         """
         started = time.perf_counter()
         plans = await asyncio.to_thread(self._plan, decisions)
-        job = self._scheduler.submit([prompt.tokens for plan in plans for prompt in plan.prompts])
+        job = self._scheduler.submit(
+            [TokenRun(prompt.tokens, prompt.boundaries) for plan in plans for prompt in plan.prompts]
+        )
         try:
             evaluations = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:

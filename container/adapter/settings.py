@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SEMIF_"
@@ -33,6 +35,14 @@ class Settings(BaseSettings):
     max_shared_decisions: int = Field(default=64, ge=1, le=4096, description="decisions in one request")
     max_in_flight: int = Field(default=64, ge=1, le=65_536, description="decisions waiting or running")
     max_body_bytes: int = Field(default=25 * 1024 * 1024, ge=1024)
+    api_key: Annotated[SecretStr, Field(min_length=1, max_length=1024)] | None = Field(
+        default=None, description="what callers must send as bearer token; none is asked for without it"
+    )
+    cache_bytes: int = Field(default=1024**3, ge=0, description="memory for the states kept across requests")
+    logit_tolerance: float = Field(
+        default=0.1, ge=0, description="how far reuse may move a logit where the backend is not exact (a GPU)"
+    )
+    llama_cpp_lib_dir: Path | None = Field(default=None, description="llama.cpp's backends, where they are plugins")
     deadline_seconds: float = Field(default=55.0, gt=0, le=3600, description="SageMaker gives up after 60 s")
 
 
@@ -49,10 +59,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         }
         return Settings.model_validate(known)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{PREFIX}{str(fault['loc'][0]).upper()}={fault['input']!r}: {fault['msg']}" for fault in error.errors()
-        )
-        raise SettingsError(f"bad setting: {faults}") from error
+        raise SettingsError(f"bad setting: {'; '.join(map(_describe, error.errors()))}") from error
+
+
+def _describe(fault: ErrorDetails) -> str:
+    name = str(fault["loc"][0])
+    value = "(secret)" if name == "api_key" else repr(fault["input"])
+    return f"{PREFIX}{name.upper()}={value}: {fault['msg']}"
 
 
 def tokenizer_claims(environ: Mapping[str, str]) -> dict[str, str]:

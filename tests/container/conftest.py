@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapter.engine import Model
+from adapter.model import Model
 from adapter.prompt import ChatTemplate, PromptBuilder
 from adapter.vocabulary import Vocabulary
 

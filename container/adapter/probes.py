@@ -1,0 +1,77 @@
+"""Start-up probes: whether caching and joint decoding change answers on this machine, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapter.engine import ALIGNMENTS, Engine, TokenRun
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What the probes found. Differences are the largest of any logit from a fresh evaluation; 0 is equal bits."""
+
+    alignment: int  # tokens
+    flash_attention: bool
+    restored_difference: float
+    joint_difference: float | None  # None where prompts are decoded one by one
+    reuse: bool  # whether states are reused
+    joint: bool  # whether prompts are decoded together
+
+    def as_metadata(self) -> dict[str, Any]:
+        """The fields as JSON, and `exact` for those who want one word."""
+        return {"exact": self.restored_difference == 0 and not self.joint_difference, **asdict(self)}
+
+
+def prove(engine: Engine, tokens: Sequence[int], *, tolerance: float) -> Exactness:
+    """Find the smallest alignment of an unused engine at which answers do not depend on what was cached or grouped.
+
+    `tokens` are an ordinary prompt's. Where no alignment is exact, the engine goes on reusing states and decoding
+    together only as far as logits differ by no more than `tolerance`.
+    """
+    restored, joint = float("inf"), None
+    for alignment in (size for size in ALIGNMENTS if size >= engine.alignment):
+        engine.alignment = alignment
+        restored, joint = _differences(engine, tokens)
+        if restored == 0 and not joint:
+            break
+    reuse = restored <= tolerance
+    together = joint is not None and joint <= tolerance
+    if not reuse:
+        engine.stop_reuse()
+    if not together:
+        engine.group_size = 1
+    return Exactness(engine.alignment, engine.context.flash_attention, restored, joint, reuse, together)
+
+
+def _differences(engine: Engine, tokens: Sequence[int]) -> tuple[float, float | None]:
+    """How far a prompt's logits move when its beginning is restored, and when it is decoded beside strangers."""
+    length = 4 * engine.alignment - 3 if engine.alignment == ALIGNMENTS[0] else 2 * engine.alignment - 3
+    sample = tuple((list(tokens) * (length // len(tokens) + 1))[:length])
+    fresh = _logits(engine, TokenRun(sample))
+    engine.forget_streams()
+    cut = TokenRun(sample, (engine.alignment,))
+    differences = [_distance(fresh, _logits(engine, cut))]
+    engine.forget_streams()
+    differences.append(_distance(fresh, _logits(engine, cut)))
+    joint = None
+    if engine.group_size > 1:
+        engine.forget_streams()
+        strangers = [TokenRun(sample[:shift:-1]) for shift in (4, 0)]
+        joint = _distance(fresh, engine.evaluate([strangers[0], cut, strangers[1]])[1].logits)
+    engine.forget_streams()
+    engine.cache.clear()
+    return max(differences), joint
+
+
+def _logits(engine: Engine, run: TokenRun) -> NDArray[np.float32]:
+    return engine.evaluate([run])[0].logits
+
+
+def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(np.abs(a - b).max())
