@@ -103,6 +103,16 @@ class DecisionService:
         """Why no decision can be answered at present; None while it can."""
         return self._scheduler.fault()
 
+    @property
+    def model_name(self) -> str:
+        """The name of the model that answers."""
+        return str(self._model["name"])
+
+    @property
+    def queue_depth(self) -> int:
+        """Prompts waiting or running."""
+        return self._scheduler.depth
+
     def _plan(self, decisions: Sequence[Decision]) -> list[_Plan]:
         plans = [self._plan_one(decision) for decision in decisions]
         total = sum(len(prompt.tokens) for plan in plans for prompt in plan.prompts)
