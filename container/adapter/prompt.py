@@ -116,11 +116,13 @@ class PromptBuilder:
             # The end is enough: no tokenizer merges further back than its longest token.
             verify_slots(self._vocabulary, (content + self._template.tail)[-_LONGEST_TOKEN:], slots)
         tokens = self._with_bos(self._vocabulary.tokenize_parts(parts))
+        before_state, before_close = (self._common(tokens, content[:length]) for length in shared)
         return Prompt(
             text=text,
             version=VERSIONS[layout],
             tokens=tuple(tokens),
-            boundaries=tuple(self._boundary(tokens, content[:length]) for length in shared),
+            # Where a longer state goes on, its first token may join with the last one before.
+            boundaries=(before_state, max(before_state, before_close - 1)),
             slots=slots,
         )
 
@@ -129,16 +131,12 @@ class PromptBuilder:
         prompt = self.build("", "", ["", ""])
         return prompt.tokens[: prompt.boundaries[0]]
 
-    def _boundary(self, tokens: Sequence[int], content: str) -> int:
-        """How many of a prompt's tokens stay the same whatever follows `content`, the beginning of its message.
-
-        The last token before it is left out: it may join with the text that follows in another prompt.
-        """
+    def _common(self, tokens: Sequence[int], content: str) -> int:
+        """How many of a prompt's tokens do not depend on what follows `content`, the beginning of its message."""
         parts = ((self._template.head, True), (content, False))
         beginning = self._with_bos(self._vocabulary.tokenize_parts(parts))
         pairs = zip(beginning, tokens, strict=False)
-        common = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(beginning), len(tokens)))
-        return max(0, common - 1)
+        return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(beginning), len(tokens)))
 
     def _with_bos(self, tokens: list[int]) -> list[int]:
         """Where the vocabulary asks for a beginning-of-sequence token and the template wrote none, put it in front."""
