@@ -4,6 +4,7 @@
 - AWS::S3::Bucket: Tags (auto-delete asks for them), and the refusal to delete a bucket that is not empty
 - AWS::CodeBuild::Project: LogsConfig
 - AWS::ECR::Repository: a deleted repository's layers and manifests
+- a Lambda function's last lines, which would make its deleted log group anew
 """
 # ruff: noqa: SLF001 - MiniStack has no public names for what it keeps; its release is pinned
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ministack.services import codebuild, ecr, s3
+from ministack.services import cloudwatch_logs, codebuild, ecr, lambda_svc, s3
 from ministack.services.cloudformation import provisioners, stacks
 
 if TYPE_CHECKING:
@@ -81,6 +82,22 @@ def close() -> None:
         return result
 
     project |= {"create": created_with_logs, "update": updated_with_logs}
+
+    emit = lambda_svc._emit_lambda_logs
+
+    def emitted_into_existing_group(function: Params, *arguments: Any, **options: Any) -> None:
+        """A function bound to a group of its own has no right to make one: lines that come after its end are lost."""
+        group = _bound_log_group(function.get("config") or function)
+        if group is None or group in cloudwatch_logs._log_groups:
+            emit(function, *arguments, **options)
+
+    lambda_svc._emit_lambda_logs = emitted_into_existing_group
+
+
+def _bound_log_group(config: Params) -> str | None:
+    """The log group that a function's configuration names, where it is not the one that Lambda makes by itself."""
+    group: str | None = (config.get("LoggingConfig") or {}).get("LogGroup")
+    return None if group == f"/aws/lambda/{config.get('FunctionName')}" else group
 
 
 def _tag_bucket(name: str, props: Params) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-import sys
+import signal
 from typing import TYPE_CHECKING, Any
 
 from emulator.processes import Processes
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from emulator.aws import Response
+
+
+KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, as MiniStack's own command has it
 
 
 def serve(settings: Settings) -> None:
@@ -30,13 +34,27 @@ def serve(settings: Settings) -> None:
         "IOT_MTLS_ENABLED": "0",
         "NODE_PATH": str(settings.node_path),
     }
-    sys.argv = ["ministack"]  # its main() parses the command line
+    from hypercorn.asyncio import serve as serve_asgi  # type: ignore[import-not-found] # noqa: PLC0415
+    from hypercorn.config import Config  # type: ignore[import-not-found] # noqa: PLC0415
     from ministack import app  # noqa: PLC0415 - not before its environment is set
 
     processes = Processes()
+
+    async def stopping() -> None:
+        """Return on a signal, when every process has ended; what they still ask for is answered until then."""
+        signalled = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, signalled.set)
+        await signalled.wait()
+        await asyncio.to_thread(processes.stop_all)
+
+    config = Config()
+    config.bind = [f"{HOST}:{settings.port}"]
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.loglevel = "INFO"
     try:
         _extend(settings, processes)
-        app.main()
+        asyncio.run(serve_asgi(app.app, config, shutdown_trigger=stopping))
     finally:
         processes.stop_all()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.emulator_fixture import ROOT, Emulator, running_emulator
 
@@ -184,6 +184,8 @@ class Slow:
             self._hosting.invoke(self._endpoint, {"sleep": 70})
         except ClientError as error:
             self._error = error
+        except BotoCoreError:
+            """The emulator was stopped: no test waited for this."""
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.emulator.conftest import Docker, Hosting, push_image, wait_for
 from tests.emulator_fixture import Emulator, free_port, running_emulator
@@ -46,7 +49,10 @@ def test_no_process_outlives_the_emulator(tmp_path: Path, how: signal.Signals) -
         emulator.client("s3").create_bucket(Bucket="models")
         emulator.client("s3").put_object(Bucket="models", Key="one/weights.txt", Body=b"x")
         hosting = Hosting(emulator, push_image(docker, "server"))
-        container = hosting.invoke(hosting.endpoint(hosting.config()))["Body"]["pid"]
+        endpoint = hosting.endpoint(hosting.config())
+        container = hosting.invoke(endpoint)["Body"]["pid"]
+        request = threading.Thread(target=ask_for_a_minute, args=(hosting, endpoint), daemon=True)
+        request.start()
         codebuild = emulator.client("codebuild")
         # The inner sleep is a grandchild in the build's process group.
         marker = tmp_path / "pid"
@@ -56,7 +62,14 @@ def test_no_process_outlives_the_emulator(tmp_path: Path, how: signal.Signals) -
         sleeper = int(marker.read_text())
         pid = int((emulator.state_dir / "emulator.pid").read_text().split()[0])
         os.kill(pid, how)
-        wait_for(lambda: not any(_alive(process) for process in (pid, container, sleeper)))
+        # Sooner than the request's end would come by itself.
+        wait_for(lambda: not any(_alive(process) for process in (pid, container, sleeper)), seconds=45)
+
+
+def ask_for_a_minute(hosting: Hosting, endpoint: str) -> None:
+    """A request that is under way when the emulator goes."""
+    with contextlib.suppress(ClientError, BotoCoreError):
+        hosting.invoke(endpoint, {"sleep": 60})
 
 
 def _build_project(codebuild: object, command: str) -> None:
