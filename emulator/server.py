@@ -22,8 +22,9 @@ KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, as MiniSta
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then end every process that was started."""
-    for leftover in ("endpoints", "builds"):
-        shutil.rmtree(settings.state_dir / leftover, ignore_errors=True)
+    for folder in ("endpoints", "builds", "tmp"):  # what an emulator that was killed has left
+        shutil.rmtree(settings.state_dir / folder, ignore_errors=True)
+        (settings.state_dir / folder).mkdir()
     # Read by MiniStack when it is imported.
     os.environ |= {
         "GATEWAY_PORT": str(settings.port),
@@ -33,6 +34,7 @@ def serve(settings: Settings) -> None:
         "LAMBDA_EXECUTOR": "local",
         "IOT_MTLS_ENABLED": "0",
         "NODE_PATH": str(settings.node_path),
+        "TMPDIR": str(settings.state_dir / "tmp"),  # where it unpacks functions
     }
     from hypercorn.asyncio import serve as serve_asgi  # type: ignore[import-not-found] # noqa: PLC0415
     from hypercorn.config import Config  # type: ignore[import-not-found] # noqa: PLC0415

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 SHIMS = Path(__file__).resolve().parent.parent / "bin"
 # Of the emulator's own environment, what makes downloads work here; nothing else reaches a build.
-_INHERITED = ("LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+_INHERITED = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 _INHERITED_PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
@@ -174,7 +174,7 @@ class Build:
     def _prepare(self) -> Buildspec:
         """Fetch the source, read the buildspec."""
         source, target = self._job.source, self._dir / "src"
-        for folder in (target, self._dir / "home", self._dir / "scratch"):
+        for folder in (target, self._dir / "home", self._dir / "scratch", self._dir / "tmp"):
             folder.mkdir()
         try:
             if source["type"] == "S3":
@@ -236,6 +236,7 @@ class Build:
         return env | {
             "PATH": os.pathsep.join([str(SHIMS), *_path_without_virtualenvs()]),
             "HOME": str(self._dir / "home"),
+            "TMPDIR": str(self._dir / "tmp"),
             "EMULATOR_PYTHON": sys.executable,  # the shims run on it
             "AWS_ENDPOINT_URL": self._workshop.settings.url,
             "AWS_ACCESS_KEY_ID": "test",

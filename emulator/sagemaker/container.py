@@ -185,14 +185,11 @@ class Container:
         env = {"PATH": os.environ.get("PATH", os.defpath), "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
         for item in config.get("Env") or []:
             name, _, value = item.partition("=")
-            # A path of the base image or of a RUN step is not here: the variable would point the process nowhere.
-            paths = [_into(root, part) for part in value.split(os.pathsep) if part]
             if value.startswith("/"):
-                value = os.pathsep.join(path for path in paths if path.startswith(f"{root}/"))
-            if name == "PATH":
-                value = f"{value}{os.pathsep}{env['PATH']}"
-            if value or not item.partition("=")[2]:
-                env[name] = value
+                value = _path_list(root, value)
+                if not value:
+                    continue
+            env[name] = f"{value}{os.pathsep}{env['PATH']}" if name == "PATH" else value
         argv = [*(config.get("Entrypoint") or []), "serve"]  # `serve` takes the place of CMD
         if Path(argv[0]).name in _PYTHON:
             argv[0] = str(self._workshop.settings.container_python)
@@ -200,6 +197,12 @@ class Container:
             argv[0] = _into(root, argv[0])
         cwd = Path(_into(root, config.get("WorkingDir") or "/"))
         return argv, cwd if cwd.is_dir() else root, env
+
+
+def _path_list(root: Path, value: str) -> str:
+    """Those of the paths that the image's layer holds; one of the base image would lead the process nowhere."""
+    paths = (_into(root, part) for part in value.split(os.pathsep))
+    return os.pathsep.join(path for path in paths if path.startswith(f"{root}/"))
 
 
 def _into(root: Path, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -159,6 +160,11 @@ class Hosting:
         response: dict[str, Any] = self._runtime.invoke_endpoint(EndpointName=name, Body=content, **parameters)
         return {**response, "Body": json.loads(response["Body"].read())}
 
+    def ask_for_a_minute(self, name: str) -> None:
+        """A request that is still under way when the emulator is stopped; how it ends does not matter."""
+        with contextlib.suppress(ClientError, BotoCoreError):
+            self.invoke(name, {"sleep": 60})
+
 
 class Slow:
     """An endpoint whose container never answers /ping, and an invocation that takes too long."""
@@ -186,6 +192,15 @@ class Slow:
             self._error = error
         except BotoCoreError:
             """The emulator was stopped: no test waited for this."""
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended but that nobody has waited for yet does not count."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:

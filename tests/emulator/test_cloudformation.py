@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
-from tests.emulator.conftest import BUCKET, ROLE, Hosting
+from tests.emulator.conftest import BUCKET, ROLE, Hosting, is_running
 
 Template = dict[str, Any]
 
@@ -173,7 +172,7 @@ def test_life_of_a_stack(hosting: Hosting) -> None:
 
     pid = hosting.invoke(endpoint)["Body"]["pid"]
     stack.delete()
-    assert not os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    assert not is_running(pid)
     assert not hosting.api.list_endpoints(NameContains=endpoint)["Endpoints"]
     assert not hosting.api.list_models(NameContains="model-", MaxResults=100)["Models"]
     assert not hosting.api.list_endpoint_configs(NameContains="config-", MaxResults=100)["EndpointConfigs"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.emulator.conftest import wait_for
+from tests.emulator.conftest import is_running, wait_for
 from tests.emulator_fixture import Emulator
 
 ENVIRONMENT = {"type": "LINUX_CONTAINER", "image": "aws/codebuild/standard:7.0", "computeType": "BUILD_GENERAL1_SMALL"}
@@ -227,7 +227,7 @@ def test_build_that_is_stopped_or_out_of_time_ends_all_its_processes(builds: Bui
     assert build["buildStatus"] == status
     assert phases(build)["BUILD"] == status
     assert "never" not in builds.log(build)
-    assert not Path(f"/proc/{marker.read_text().strip()}").exists()
+    wait_for(lambda: not is_running(int(marker.read_text())))
 
 
 def test_log_goes_where_the_stack_says(builds: Builds) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -10,9 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.emulator.conftest import Docker, Hosting, push_image, wait_for
+from tests.emulator.conftest import Docker, Hosting, is_running, push_image, wait_for
 from tests.emulator_fixture import Emulator, free_port, running_emulator
 
 
@@ -51,7 +49,7 @@ def test_no_process_outlives_the_emulator(tmp_path: Path, how: signal.Signals) -
         hosting = Hosting(emulator, push_image(docker, "server"))
         endpoint = hosting.endpoint(hosting.config())
         container = hosting.invoke(endpoint)["Body"]["pid"]
-        request = threading.Thread(target=ask_for_a_minute, args=(hosting, endpoint), daemon=True)
+        request = threading.Thread(target=hosting.ask_for_a_minute, args=(endpoint,), daemon=True)
         request.start()
         codebuild = emulator.client("codebuild")
         # The inner sleep is a grandchild in the build's process group.
@@ -63,13 +61,7 @@ def test_no_process_outlives_the_emulator(tmp_path: Path, how: signal.Signals) -
         pid = int((emulator.state_dir / "emulator.pid").read_text().split()[0])
         os.kill(pid, how)
         # Sooner than the request's end would come by itself.
-        wait_for(lambda: not any(_alive(process) for process in (pid, container, sleeper)), seconds=45)
-
-
-def ask_for_a_minute(hosting: Hosting, endpoint: str) -> None:
-    """A request that is under way when the emulator goes."""
-    with contextlib.suppress(ClientError, BotoCoreError):
-        hosting.invoke(endpoint, {"sleep": 60})
+        wait_for(lambda: not any(is_running(process) for process in (pid, container, sleeper)), seconds=45)
 
 
 def _build_project(codebuild: object, command: str) -> None:
@@ -81,12 +73,3 @@ def _build_project(codebuild: object, command: str) -> None:
         environment={"type": "LINUX_CONTAINER", "image": "x", "computeType": "BUILD_GENERAL1_SMALL"},
         serviceRole="arn:aws:iam::000000000000:role/build",
     )
-
-
-def _alive(pid: int) -> bool:
-    """A process that has ended but that nobody has waited for yet does not count."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"

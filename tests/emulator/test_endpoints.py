@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.emulator.conftest import BUCKET, REGISTRY, Hosting, Slow, wait_for
+from tests.emulator.conftest import BUCKET, REGISTRY, Hosting, Slow, is_running, wait_for
 from tests.emulator.test_catalog import POOL, refused
 
 
@@ -165,7 +164,7 @@ def test_update_is_never_unavailable_and_ends_the_old_container(hosting: Hosting
     caller.join()
     assert (description["EndpointStatus"], description["EndpointConfigName"]) == ("InService", config)
     assert greetings == sorted(greetings, reverse=True), "old answers first, new ones after, no error between"
-    wait_for(lambda: not os.path.exists(f"/proc/{old}"))  # noqa: PTH110
+    wait_for(lambda: not is_running(old))
 
 
 def test_failed_update_keeps_the_old_configuration_serving(hosting: Hosting) -> None:
@@ -224,7 +223,7 @@ def test_deleted_records_leave_an_endpoint_serving_and_a_deleted_endpoint_leaves
     pid = hosting.invoke(name)["Body"]["pid"]
     hosting.api.delete_endpoint(EndpointName=name)
     wait_for(lambda: not hosting.api.list_endpoints(NameContains=name)["Endpoints"])
-    assert not os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    assert not is_running(pid)
     assert refused(hosting.api.describe_endpoint, EndpointName=name) == (
         f'Could not find endpoint "arn:aws:sagemaker:us-east-1:000000000000:endpoint/{name}".'
     )
@@ -233,7 +232,7 @@ def test_deleted_records_leave_an_endpoint_serving_and_a_deleted_endpoint_leaves
 
 
 def test_a_working_container_does_not_hold_up_the_emulator(hosting: Hosting, endpoint: str) -> None:
-    worker = threading.Thread(target=hosting.invoke, args=(endpoint, {"sleep": 30}), daemon=True)
+    worker = threading.Thread(target=hosting.ask_for_a_minute, args=(endpoint,), daemon=True)
     worker.start()
     time.sleep(0.5)  # most likely, the request is with the container by then
     hosting.api.describe_endpoint(EndpointName=endpoint)
