@@ -104,7 +104,7 @@ def test_many_callers_get_their_own_answers(server: Server, decision: Make) -> N
     ("request_line", "content", "content_type", "status", "message"),
     [
         ("POST /invocations", b"{", "application/json", 400, "not JSON"),
-        ("POST /invocations", b"{}", "application/json", 400, "'decision' and 'decisions'"),
+        ("POST /invocations", b"{}", "application/json", 400, "accepted are {'decision'"),
         ("POST /invocations", b"{}", "text/plain", 415, "text/plain"),
         ("GET /invocations", b"", "application/json", 405, "GET /invocations"),
         ("GET /nowhere", b"", "application/json", 404, "GET /nowhere"),

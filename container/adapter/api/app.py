@@ -1,86 +1,176 @@
-"""The HTTP application: `/ping` and `/invocations`."""
+"""The HTTP application: which path speaks which API, to whom, and what becomes of its errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from adapter.api import errors, openai_decisions, systemone
+from adapter.api.auth import bearer_check
 from adapter.api.body import read_json
-from adapter.api.errors import ApiError, error_response
-from adapter.api.invocations import parse_invocation
-from adapter.calibrations import CalibrationError
-from adapter.engine import EngineError
-from adapter.prompt import PromptError
-from adapter.scheduler import Busy
-from adapter.service import DecisionService, TooLarge
+from adapter.api.errors import ApiError, as_api_error
+from adapter.api.floating_json import FloatingJSONResponse
+from adapter.api.invocations import kind_of, parse_decision, parse_shared
+from adapter.api.metrics import Metrics
+from adapter.api.models import check_model, model_list
+from adapter.api.openai_decisions import DecisionsRequest, parse_decisions
+from adapter.api.systemone import SystemOneRequest, parse_systemone
+from adapter.api.telemetry import Telemetry, record_of, write_log_to_stdout
+from adapter.service import Decision, DecisionService
 from adapter.settings import Settings
-from adapter.slots import SlotError
 
 T = TypeVar("T")
 _CLIENT_CLOSED_REQUEST = 499  # nginx's code: the caller went away, nobody reads the answer
 
+# Paths whose errors have a shape of their own.
+_ERROR_RESPONSES: dict[str, Callable[[ApiError], JSONResponse]] = {
+    "/v1/systemone": systemone.error_response,
+    "/v1/models": systemone.error_response,
+    "/v1/decisions": openai_decisions.error_response,
+}
+
+
+class _CallerLeft(Exception):  # noqa: N818 - nobody's fault
+    """The caller hung up before the answer was ready."""
+
 
 def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     """The application over a service that is ready."""
+    write_log_to_stdout()
+    metrics = Metrics(service)
+    handlers = _Handlers(service, settings, metrics)
     app = FastAPI(title="decision-endpoints adapter", docs_url=None, redoc_url=None, openapi_url=None)
-
-    @app.get("/ping")
-    async def ping() -> Response:
-        if (fault := service.fault()) is not None:
-            return error_response(503, fault, retry_after=1)
-        return JSONResponse({"status": "ok"})
-
-    @app.post("/invocations")
-    async def invocations(request: Request) -> Response:
-        body = await read_json(request, settings.max_body_bytes)
-        decisions, shared = parse_invocation(body, settings.max_shared_decisions)
-        answered = await _unless_caller_leaves(request, service.decide(decisions))
-        if answered is None:
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
-        results, timing = answered
-        return JSONResponse({"results": results, "timing": timing} if shared else {"result": results[0]})
-
-    @app.exception_handler(ApiError)
-    async def on_api_error(_: Request, error: ApiError) -> Response:
-        return error_response(error.status, str(error), retry_after=error.retry_after)
-
-    @app.exception_handler(Busy)
-    async def on_busy(_: Request, error: Busy) -> Response:
-        return error_response(503, f"busy: {error}", retry_after=error.retry_after)
-
-    @app.exception_handler(TooLarge)
-    async def on_too_large(_: Request, error: TooLarge) -> Response:
-        return error_response(413, str(error))
-
-    @app.exception_handler(CalibrationError)
-    @app.exception_handler(SlotError)
-    @app.exception_handler(PromptError)
-    async def on_bad_decision(_: Request, error: Exception) -> Response:
-        return error_response(400, str(error))
-
-    @app.exception_handler(EngineError)
-    async def on_engine_error(_: Request, error: EngineError) -> Response:
-        return error_response(500, str(error))
-
-    @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: HTTPException) -> Response:
-        return error_response(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-
+    app.add_api_route("/ping", handlers.ping, methods=["GET"])
+    guarded = APIRouter(dependencies=[Depends(bearer_check(settings.api_key))])
+    guarded.add_api_route("/invocations", handlers.invocations, methods=["POST"])
+    guarded.add_api_route("/v1/systemone", handlers.systemone, methods=["POST"])
+    guarded.add_api_route("/v1/decisions", handlers.decisions, methods=["POST"])
+    guarded.add_api_route("/v1/models", handlers.models, methods=["GET"])
+    guarded.add_api_route("/metrics", handlers.metrics, methods=["GET"])
+    app.include_router(guarded)
+    paths = ("/ping", "/invocations", "/v1/systemone", "/v1/decisions", "/v1/models", "/metrics")
+    app.add_middleware(Telemetry, metrics=metrics, paths=paths)
+    _answer_errors(app, metrics)
     return app
 
 
-async def _unless_caller_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None where the caller hung up first; `work` is then cancelled."""
+class _Handlers:
+    """What each path does."""
+
+    def __init__(self, service: DecisionService, settings: Settings, metrics: Metrics) -> None:
+        self._service = service
+        self._settings = settings
+        self._metrics = metrics
+        self._since = datetime.now(timezone.utc)
+
+    async def ping(self) -> Response:
+        """Whether the model can decide."""
+        if (fault := self._service.fault()) is not None:
+            raise ApiError(503, fault, retry_after=1)
+        return JSONResponse({"status": "ok"})
+
+    async def invocations(self, request: Request) -> Response:
+        """SageMaker's only way in: every kind of body."""
+        body = await self._read(request)
+        kind = kind_of(body)
+        record_of(request).kind = kind
+        if kind == "systemone":
+            return await self._answer(request, parse_systemone(body))
+        if kind == "openai-decisions":
+            return await self._answer(request, parse_decisions(body))
+        if kind == "decision":
+            results, _ = await self._decide(request, [parse_decision(body)])
+            return JSONResponse({"result": results[0]})
+        decisions = parse_shared(body, self._settings.max_shared_decisions)
+        results, timing = await self._decide(request, decisions)
+        return JSONResponse({"results": results, "timing": timing})
+
+    async def systemone(self, request: Request) -> Response:
+        """TypeSafe System One."""
+        record_of(request).kind = "systemone"
+        if request.headers.get("content-type", "").startswith("multipart/form-data"):
+            raise ApiError(400, "images (multipart/form-data) are not supported; send application/json")
+        return await self._answer(request, parse_systemone(await self._read(request)))
+
+    async def decisions(self, request: Request) -> Response:
+        """OpenAI Decisions."""
+        record_of(request).kind = "openai-decisions"
+        return await self._answer(request, parse_decisions(await self._read(request)))
+
+    async def models(self) -> Response:
+        """The model and its aliases."""
+        return JSONResponse(model_list(self._service.model_name, self._since))
+
+    async def metrics(self) -> Response:
+        """For Prometheus."""
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def _read(self, request: Request) -> Any:
+        return await read_json(request, self._settings.max_body_bytes)
+
+    async def _answer(self, request: Request, asked: SystemOneRequest | DecisionsRequest) -> Response:
+        check_model(asked.model, self._service.model_name)
+        results, _ = await self._decide(request, asked.decisions())
+        return FloatingJSONResponse(asked.response(results, self._service.model_name))
+
+    async def _decide(
+        self, request: Request, decisions: Sequence[Decision]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        results, timing = await _unless_caller_leaves(request, self._service.decide(decisions))
+        record_of(request).add(results)
+        self._metrics.observe(results)
+        return results, timing
+
+
+def _answer_errors(app: FastAPI, metrics: Metrics) -> None:
+    """Everything that is raised becomes an answer in the shape of the API that was asked."""
+
+    def respond(request: Request, error: ApiError, headers: dict[str, str]) -> Response:
+        response = _ERROR_RESPONSES.get(request.url.path, errors.error_response)(error)
+        response.headers.update(headers)
+        if error.retry_after is not None:
+            response.headers["Retry-After"] = str(error.retry_after)
+        if error.code == errors.INVALID_API_KEY:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if error.code == errors.BUSY:
+            metrics.count_busy()
+        return response
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        return respond(request, as_api_error(error), {})
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
+        told = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return respond(request, told, dict(error.headers or {}))
+
+    async def on_caller_left(_request: Request, _error: Exception) -> Response:
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+    for kind in errors.DOMAIN_ERRORS:
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(ApiError, on_error)
+    app.add_exception_handler(Exception, on_error)  # a fault of ours: told as such, and logged with its traceback
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(_CallerLeft, on_caller_left)
+
+
+async def _unless_caller_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; raises `_CallerLeft` where the caller hung up first, and cancels it."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        if not task.done():
+            raise _CallerLeft
+        return task.result()
     finally:
         gone.cancel()
         task.cancel()

@@ -1,23 +1,107 @@
-"""Errors as callers see them: one JSON sentence, and whether a retry can help."""
+"""Errors as callers see them: a status, one sentence, and whether a retry can help."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.responses import JSONResponse
+
+from adapter.calibrations import CalibrationError
+from adapter.context import EngineError
+from adapter.prompt import PromptError
+from adapter.scheduler import Busy
+from adapter.service import TooLarge
+from adapter.slots import SlotError
+
+_MOST_FAULTS = 20  # told of one body; who has more reads no further
+
+# pydantic's own sentences name the classes of this program.
+_NOT_AN_OBJECT = dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Input should be an object")
+
+INVALID_API_KEY = "invalid_api_key"
+UNKNOWN_MODEL = "unknown_model"
+TOO_LONG = "context_length_exceeded"
+BUSY = "busy"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong in a body; `kind` is pydantic's name for it."""
+
+    where: tuple[str | int, ...]
+    message: str
+    kind: str = "value_error"
 
 
 class ApiError(Exception):
-    """An answer other than 200. `retry_after` in seconds makes it retryable."""
+    """An answer other than 200; each API writes it in its own shape.
 
-    def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
+    `retry_after` in seconds makes it retryable, `code` names a cause that some API tells apart, and `faults` say where
+    in the body something is wrong.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after: int | None = None,
+        code: str | None = None,
+        faults: Sequence[Fault] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.code = code
+        self.faults = tuple(faults)
 
 
-def error_response(status: int, message: str, *, retry_after: int | None = None) -> JSONResponse:
-    """`{"error": ..., "retryable": ...}`, with `Retry-After` where a retry can help."""
-    body: dict[str, Any] = {"error": message, "retryable": retry_after is not None}
-    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    return JSONResponse(body, status_code=status, headers=headers)
+def invalid(faults: Sequence[Fault]) -> ApiError:
+    """A 400 for a body of the wrong shape; its sentence tells the first of `faults`."""
+    first, *others = faults
+    place = ".".join(map(str, first.where))
+    sentence = f"{place}: {first.message}" if place else first.message
+    return ApiError(400, sentence + (f" (and {len(others)} more)" if others else ""), faults=faults[:_MOST_FAULTS])
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Where pydantic found what."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return [
+        Fault(tuple(fault["loc"]), _NOT_AN_OBJECT.get(fault["type"], fault["msg"]), fault["type"]) for fault in found
+    ]
+
+
+# What the rest of the adapter raises, each of which `as_api_error` knows.
+DOMAIN_ERRORS: tuple[type[Exception], ...] = (
+    Busy,
+    TooLarge,
+    CalibrationError,
+    SlotError,
+    PromptError,
+    EngineError,
+)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a caller is told of one of `DOMAIN_ERRORS`, and of anything else: that it is the server's fault."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Busy):
+        return ApiError(503, f"busy: {error}", retry_after=error.retry_after, code=BUSY)
+    if isinstance(error, TooLarge):
+        return ApiError(413, str(error), code=TOO_LONG)
+    if isinstance(error, CalibrationError | SlotError | PromptError):
+        return ApiError(400, str(error))
+    if isinstance(error, EngineError):
+        return ApiError(500, str(error))
+    return ApiError(500, "the server failed; its log says why")
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The shape of `/invocations` and of every path that has none of its own: `{"error": ..., "retryable": ...}`."""
+    body: dict[str, Any] = {"error": str(error), "retryable": error.retry_after is not None}
+    return JSONResponse(body, status_code=error.status)

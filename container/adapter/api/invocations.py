@@ -1,4 +1,4 @@
-"""The wire shapes of `/invocations`: `decision` and `decisions`."""
+"""The bodies of `/invocations`: which API's it is, and the wire shapes of `decision` and `decisions`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from adapter.api.errors import ApiError
+from adapter.api.errors import ApiError, faults_of, invalid
 from adapter.service import Decision, Option
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -64,23 +64,47 @@ class _Many(_Strict):
     decisions: Annotated[list[DecisionBody], Field(min_length=1)]
 
 
-def parse_invocation(body: Any, max_shared: int) -> tuple[list[Decision], bool]:
-    """The decisions of a body, and whether they came as a shared request.
+Kind = Literal["decision", "decisions", "systemone", "openai-decisions"]
+_KINDS: dict[str, Kind] = {  # by the top-level key that no other kind of body has
+    "decision": "decision",
+    "decisions": "decisions",
+    "state": "systemone",
+    "input": "openai-decisions",
+}
+_ACCEPTED = (
+    "accepted are {'decision': ...}, {'decisions': [...]}, a System One request {'state', 'model', 'questions'} "
+    "and an OpenAI Decisions request {'input', 'model', 'questions'}"
+)
 
-    Raises `ApiError` 400 with one sentence that says what is wrong, where, and what is allowed.
-    """
+
+def kind_of(body: Any) -> Kind:
+    """Whose body it is. Raises `ApiError` 400, which names what is accepted, for one of no kind or of several."""
+    found = [key for key in _KINDS if key in body] if isinstance(body, dict) else []
+    if len(found) == 1:
+        return _KINDS[found[0]]
     if not isinstance(body, dict):
-        raise ApiError(400, "the body must be a JSON object with the key 'decision' or 'decisions'")
-    kinds = [key for key in ("decision", "decisions") if key in body]
-    if len(kinds) != 1:
-        found = "both" if kinds else "neither"
-        raise ApiError(400, f"the body must have exactly one of the keys 'decision' and 'decisions'; it has {found}")
+        fault = "the body must be a JSON object"
+    elif found:
+        fault = f"the body has the keys of several kinds of request ({' and '.join(map(repr, found))})"
+    else:
+        fault = "the body is of no known kind"
+    raise ApiError(400, f"{fault}; {_ACCEPTED}")
+
+
+def parse_decision(body: dict[str, Any]) -> Decision:
+    """The decision of a `decision` body. Raises `ApiError` 400 with the first fault and its place."""
     try:
-        if kinds == ["decision"]:
-            return [_One.model_validate(body).decision.to_decision()], False
+        return _One.model_validate(body).decision.to_decision()
+    except ValidationError as error:
+        raise invalid(faults_of(error)) from error
+
+
+def parse_shared(body: dict[str, Any], max_shared: int) -> list[Decision]:
+    """The decisions of a `decisions` body, in order. Raises `ApiError` 400 with the first fault and its place."""
+    try:
         decisions = [item.to_decision() for item in _Many.model_validate(body).decisions]
     except ValidationError as error:
-        raise ApiError(400, _first_fault(error)) from error
+        raise invalid(faults_of(error)) from error
     if len(decisions) > max_shared:
         raise ApiError(400, f"decisions: {len(decisions)} in one request, at most {max_shared} are allowed")
     ids = [decision.id for decision in decisions]
@@ -92,14 +116,7 @@ def parse_invocation(body: Any, max_shared: int) -> tuple[list[Decision], bool]:
             raise ApiError(
                 400, f"decisions.{index}.state differs from decisions.0.state; a shared request has one state"
             )
-    return decisions, True
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, fault["loc"]))
-    more = error.error_count() - 1
-    return f"{place}: {fault['msg']}" + (f" (and {more} more)" if more else "")
+    return decisions
 
 
 def _same_json(left: Any, right: Any) -> bool:

@@ -1,0 +1,40 @@
+"""By which names the one model answers, and `GET /v1/models`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from adapter.api.errors import UNKNOWN_MODEL, ApiError
+
+# The hosted APIs' own models: a client that changes nothing but its base URL asks for one of them.
+ALIASES = ("jev-latest", "gpt-6-luna")
+_FAMILIES = ("jev-", "gpt-")
+
+
+def check_model(asked: str, name: str) -> None:
+    """Raises `ApiError` unless `asked` is the model's `name` or one of the hosted APIs' models."""
+    if asked != name and not asked.startswith(_FAMILIES):
+        raise ApiError(
+            400,
+            f"model {asked!r} is not served here; send {name!r}, 'jev-latest' or another jev-* or gpt-* name",
+            code=UNKNOWN_MODEL,
+        )
+
+
+def model_list(name: str, since: datetime) -> dict[str, Any]:
+    """The models in TypeSafe's shape and in OpenAI's at once; `since` is when this endpoint began to serve."""
+    day = since.astimezone(timezone.utc).date().isoformat()
+    served = f"{name}, served since {day} by llama.cpp"
+    descriptions = {name: served, **dict.fromkeys(ALIASES, f"alias of {served}")}
+    return {
+        "models": [
+            {"name": each, "description": description, "release_date": day}
+            for each, description in descriptions.items()
+        ],
+        "object": "list",
+        "data": [
+            {"id": each, "object": "model", "created": int(since.timestamp()), "owned_by": "decision-endpoints"}
+            for each in descriptions
+        ],
+    }
