@@ -1,6 +1,6 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo synth test lint lock clean
+.PHONY: help setup demo destroy-demo synth test lint bench lock clean
 
 ENV ?= local
 PORT ?= 4566
@@ -27,6 +27,9 @@ lint: setup
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy
+
+bench: setup ## measure the scoring engine against the plain path; QUICK=1 for a short run [QUICK=]
+	@QUICK=$(QUICK) .venv/bin/python -m bench
 
 lock: setup ## write requirements/*.txt anew from requirements/*.in
 	@sh tools/lock.sh

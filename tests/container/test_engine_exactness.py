@@ -42,12 +42,12 @@ class Pair:
 CASES = [
     ("tiny-attention", 1, 2_000_000, 12),
     ("tiny-attention", 4, 200_000, 12),
-    ("tiny-attention-f16", 3, 2_000_000, 8),
-    ("tiny-sentencepiece", 2, 2_000_000, 8),
+    ("tiny-attention-f16", 3, 2_000_000, 6),
+    ("tiny-sentencepiece", 2, 2_000_000, 6),
     ("tiny-hybrid", 1, 2_000_000, 12),
     ("tiny-hybrid", 5, 500_000, 12),
-    ("small-hybrid-q4_k_m", 1, 20_000_000, 4),
-    ("small-hybrid-q4_k_m", 3, 2_000_000, 4),
+    ("small-hybrid-q4_k_m", 1, 20_000_000, 3),
+    ("small-hybrid-q4_k_m", 3, 2_000_000, 3),
     ("embedded", 1, 20_000_000, 1),
     ("embedded-q4_0", 2, 20_000_000, 1),
     ("embedded-q8_0", 2, 20_000_000, 1),
@@ -70,7 +70,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, int, bool]]:
 
 def test_random_mixes_change_no_logit(case: tuple[Pair, int, bool]) -> None:
     pair, rounds, slow = case
-    longest = 120 if slow else 600
+    longest = 40 if slow else 600
     chance = random.Random(20261201)  # noqa: S311 - reproducible on purpose
     mix = Mix(chance, longest)
     exactness = prove(pair.tested, mix.words(60), tolerance=0)
@@ -123,7 +123,7 @@ class Mix:
                 runs.append(self.chance.choice(runs))
                 continue
             state = self.states[which]
-            tail = self.words(self.chance.choice([1, 2, 7, 8, 9, 30, 64, 100]))
+            tail = self.words(self.chance.choice([1, 2, 7, 8, 9, 30, min(64, self.longest), min(100, self.longest)]))
             if self.chance.random() < 0.1:
                 tail += self.words(self.longest // 3)  # as long as a question with many options
             runs.append(TokenRun((state + tail)[-_LONGEST:], (len(self.head), max(1, len(state) - 1))))
