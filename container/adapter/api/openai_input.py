@@ -1,6 +1,6 @@
 """The `input` of OpenAI's Decisions API as a state: what the model is shown of messages, calls and outputs.
 
-docs/decisions/openai-decisions-input.md says why it has this form.
+docs/decisions/0002-openai-decisions-input.md says why it has this form.
 """
 
 from __future__ import annotations
