@@ -4,6 +4,7 @@
 
 ENV ?= local
 PORT ?= 4566
+QUICK ?=
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +23,9 @@ synth: setup ## write the CloudFormation templates of an environment to cdk.out/
 
 test: setup lint ## check and test everything
 	@.venv/bin/python -m pytest
+
+bench: setup ## measure the engine against the plain path: a table, and bench/results/engine.json [QUICK=1]
+	@QUICK=$(QUICK) .venv/bin/python -m bench
 
 lint: setup
 	@.venv/bin/ruff check --quiet .
