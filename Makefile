@@ -24,9 +24,6 @@ synth: setup ## write the CloudFormation templates of an environment to cdk.out/
 test: setup lint ## check and test everything
 	@.venv/bin/python -m pytest
 
-bench: setup ## measure the engine against the plain path: a table, and bench/results/engine.json [QUICK=1]
-	@QUICK=$(QUICK) .venv/bin/python -m bench
-
 lint: setup
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
