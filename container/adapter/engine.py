@@ -2,7 +2,7 @@
 
 One prompt has one answer, bit for bit: whatever was cached, however it was grouped, and beside whom. That holds because
 every piece that is decoded begins and ends at a multiple of the alignment, in a stream of its own, padded behind the
-token that is read; `_Work` is the one place where pieces are cut. Why this suffices: docs/decisions/exactness.md.
+token that is read; `_Work` is the one place where pieces are cut. Why this suffices: docs/decisions/0004-exactness.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Evaluation:
     logits: NDArray[np.float32]  # (vocabulary,)
     evaluated: int  # tokens, padding counted
     reused: int  # tokens
-    seconds: float  # of decoding, shared by rows where prompts were decoded together
+    seconds: float  # of decoding, shared equally where prompts were decoded together
+    prefill_seconds: float  # the part of it that went into what other prompts may share
 
 
 @dataclass(eq=False)
@@ -55,6 +56,7 @@ class _Work:
     reused: int = 0
     evaluated: int = 0
     seconds: float = 0.0
+    prefill_seconds: float = 0.0
     logits: NDArray[np.float32] | None = field(default=None, repr=False)
 
     def next_rows(self) -> int:
@@ -240,6 +242,8 @@ class Engine:
             work.position += rows
             work.evaluated += rows
             work.seconds += seconds
+            if work.cuts and work.position <= work.cuts[-1]:
+                work.prefill_seconds += seconds
             if work.position in work.cuts:
                 self._keep_state(stream, work)
             if logits is not None:
@@ -265,4 +269,10 @@ class Engine:
 def _evaluation(work: _Work) -> Evaluation:
     if work.logits is None:
         raise EngineError("a prompt was not read")
-    return Evaluation(work.logits, evaluated=work.evaluated, reused=work.reused, seconds=work.seconds)
+    return Evaluation(
+        work.logits,
+        evaluated=work.evaluated,
+        reused=work.reused,
+        seconds=work.seconds,
+        prefill_seconds=work.prefill_seconds,
+    )

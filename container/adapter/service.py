@@ -90,11 +90,12 @@ class DecisionService:
         total = time.perf_counter() - started
         rows = iter(evaluations)
         results = [self._result(plan, [next(rows) for _ in plan.prompts], total) for plan in plans]
+        prefill = sum(evaluation.prefill_seconds for evaluation in evaluations)
         timing = {
             "batch_size": len(decisions),
-            "prefix_tokens": 0,
-            "prefill_seconds": 0.0,
-            "suffix_forward_seconds": sum(evaluation.seconds for evaluation in evaluations),
+            "prefix_tokens": plans[0].prompts[0].boundaries[-1],
+            "prefill_seconds": prefill,
+            "suffix_forward_seconds": sum(evaluation.seconds for evaluation in evaluations) - prefill,
             "total_seconds": total,
         }
         return results, timing
@@ -107,6 +108,12 @@ class DecisionService:
     def model_name(self) -> str:
         """The name of the model that answers."""
         return str(self._model["name"])
+
+    @property
+    def exactness(self) -> dict[str, Any]:
+        """What the start-up probes found (`Exactness.as_metadata`)."""
+        found: dict[str, Any] = self._model["exactness"]
+        return found
 
     @property
     def queue_depth(self) -> int:

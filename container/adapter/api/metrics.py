@@ -43,6 +43,15 @@ class Metrics:
         healthy = Gauge("adapter_engine_up", "1 while the engine is alive and not stuck.", registry=registry)
         healthy.set_function(lambda: service.fault() is None)
 
+        exact = Gauge(
+            "adapter_answers_exact",
+            "1 where probes found fresh, cached and grouped answers equal in every bit.",
+            registry=registry,
+        )
+        exact.set(service.exactness["exact"])
+        joint = Gauge("adapter_joint_decoding", "1 where prompts are decoded together.", registry=registry)
+        joint.set(service.exactness["joint"])
+
     def count_request(self, path: str, status: int) -> None:
         """A request has been answered."""
         self._requests.labels(path, str(status)).inc()
