@@ -60,12 +60,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator, bootstrapped as an AWS account is."""
     with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
         log = tmp_path_factory.mktemp("bootstrap") / "cdk.log"
-        address = "aws://000000000000/us-east-1"
-        cdk(
-            ["bootstrap", address, "-c", "env=local"],
-            environment={**running.environment, "CDK_VALIDATION": "false"},
-            log=log,
-        )
+        # No app: bootstrapping needs none, and the one of cdk.json would be synthesised for it.
+        cdk(["bootstrap", "aws://000000000000/us-east-1", "--app", ""], environment=running.environment, log=log)
         yield running
 
 
