@@ -19,9 +19,11 @@ import pytest
 from adapter.model import Model
 from adapter.prompt import ChatTemplate, PromptBuilder
 from adapter.vocabulary import Vocabulary
+from tests.models.make_models import model_path
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+KEY = "key-of-the-tests"
 START_SECONDS = 120  # generous: the machine may be busy
 
 
@@ -97,6 +99,15 @@ def _wait_until_ready(server: Server, log: Path) -> None:
     pytest.fail(f"the adapter was not ready within {START_SECONDS} s:\n{log.read_text()}")
 
 
+def until_evaluating(server: Server) -> None:
+    """Returns when the adapter, which wants no key, has a prompt to evaluate."""
+    deadline = time.monotonic() + START_SECONDS
+    while "adapter_queue_depth 0.0" in httpx.get(f"{server.url}/metrics", timeout=30).text:
+        if time.monotonic() > deadline:
+            pytest.fail("nothing was evaluated")
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="session")
 def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory as SageMaker would mount it: the embedded GGUF, and one calibration."""
@@ -110,6 +121,18 @@ def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(embedded_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One adapter with the embedded model, for all tests that do not stop or starve it."""
     with running_adapter(embedded_dir, tmp_path_factory.mktemp("log") / "adapter.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An adapter that wants `KEY`, for conformance suites: the embedded model as Q4_0, its fastest form.
+
+    The deadline is long, so that a busy machine makes a suite slow and not incomplete.
+    """
+    place = tmp_path_factory.mktemp("keyed")
+    (place / "model.gguf").symlink_to(model_path("embedded-q4_0"))
+    with running_adapter(place, place / "log", SEMIF_API_KEY=KEY, SEMIF_DEADLINE_SECONDS="600") as running:
         yield running
 
 
