@@ -8,11 +8,12 @@ lock() {
     shift
     ../.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-binary llama-cpp-python \
-        "$@" "$name.in" -o "$name.txt"
+        "$name.in" "$@"
 }
 
-lock build
-lock container
-lock dev -c container.txt
-lock emulator
-lock archives --no-deps
+lock build -o build.txt
+lock container -o container.txt
+lock dev -c container.txt -o dev.txt
+lock emulator -o emulator.txt
+lock archives --no-deps -o archives.txt
+lock model-build -o ../stacks/model_build/requirements.txt # beside the script that it is for
