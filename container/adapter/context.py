@@ -60,6 +60,7 @@ class Context:
         parameters.n_outputs_max = streams * ROW_GROUP
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.kv_unified = False
+        parameters.op_offload = parameters.offload_kqv = model.gpu_layers != 0  # what is asked for, and no more
         # On the CPU few rows over many cells, what a question behind a state is, are slow with it, and its tiles round
         # differently unless cut at 64.
         self.flash_attention = model.gpu_layers != 0
