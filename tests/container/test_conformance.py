@@ -142,7 +142,7 @@ def test_the_client_waits_and_asks_again_while_the_adapter_is_busy(tmp_path: Pat
         ThreadPoolExecutor(1) as callers,
     ):
         client.system_one("s", questions)  # from here on the speed is known
-        running = callers.submit(client.system_one, "The customer writes again. " * 600, questions)
+        running = callers.submit(client.system_one, "The customer writes again. " * 200, questions)
         until_evaluating(busy)
         with pytest.raises(TypeSafeInternalServerError, match="busy: ") as caught:
             client.system_one("s", questions, retry=RetryPolicy(max_retries=0))

@@ -139,7 +139,7 @@ def test_langchain_asks_by_base_url_alone(keyed_server: Server) -> None:
 
 
 def test_four_hundred_questions_are_answered_each_and_in_order(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").symlink_to(model_path("tiny-attention"))
+    (tmp_path / "model.gguf").symlink_to(model_path("tiny-sentencepiece"))
     questions: list[Any] = [
         {"type": "predicate", "name": f"q{number}", "instructions": f"Is it {number}?"} for number in range(400)
     ]

@@ -49,3 +49,10 @@ def test_all_bad_values_are_named_at_once() -> None:
 def test_tokenizer_variables_become_claims() -> None:
     environment = {"SEMIF_TOKENIZER_REVISION": "abc", "SEMIF_TOKENIZER_REPO": "", "SEMIF_PORT": "1"}
     assert tokenizer_claims(environment) == {"revision": "abc"}
+
+
+def test_the_key_is_never_shown() -> None:
+    assert "hunter2" not in repr(load_settings({"SEMIF_API_KEY": "hunter2"}))
+    with pytest.raises(SettingsError, match=r"SEMIF_API_KEY=\(secret\): ") as caught:
+        load_settings({"SEMIF_API_KEY": "x" * 1025})
+    assert "xx" not in str(caught.value)
