@@ -197,6 +197,7 @@ REQUANTIZED: dict[str, int] = {
     "embedded-q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M,
     "embedded-bf16": llama_cpp.LLAMA_FTYPE_MOSTLY_BF16,
     "embedded-f16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
+    "embedded-f32": llama_cpp.LLAMA_FTYPE_ALL_F32,
 }
 
 

@@ -1,13 +1,14 @@
 """Computes what llama.cpp should compute: the logits behind about 40 prompts, by an independent implementation.
 
-Nothing of the adapter is used. The prompt is written with json.dumps and Hugging Face's chat template renderer, cut into
-tokens by Hugging Face's `tokenizers`, and evaluated by `transformers` in float32 with the weights of the embedded GGUF,
-dequantized. The result, `oracle.json.gz` beside this file, is what tests/container/test_oracle.py compares the adapter with.
+Nothing of the adapter is used. The prompt is written with json.dumps and Hugging Face's chat template renderer, cut
+into tokens by Hugging Face's `tokenizers`, and evaluated by `transformers` in float32 with the weights of the embedded
+GGUF, dequantized. The result, `oracle.json.gz` beside this file, is what tests/container/test_oracle.py compares with.
 
-It is made once and needs an environment of its own (Python 3.11, 3 GB of disk, about 4 min on 2 cores):
+It is made once, not by `make test`, in an environment of its own (Python 3.11, 3 GB of disk, 5 min on 2 cores):
 
     python3 -m venv oracle-venv
-    oracle-venv/bin/pip install torch==2.13.0 transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6 jinja2==3.1.6
+    oracle-venv/bin/pip install torch==2.13.0 transformers==5.24.0 tokenizers==0.23.3 \\
+        gguf==0.19.0 numpy==2.4.6 jinja2==3.1.6
     oracle-venv/bin/python -m tests.oracle.make_oracle .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
@@ -109,6 +110,7 @@ def main(path: Path) -> None:
             raise AssertionError(f"{decision['id']}: other codes are slots behind this prompt")
         with torch.inference_mode():
             logits = model(torch.tensor([tokens]), logits_to_keep=1).logits[0, -1]
+        slot_logits = [round(float(logits[slot]), 5) for slot in slots.values()]
         rows.append(
             {
                 "decision": decision,
@@ -116,12 +118,12 @@ def main(path: Path) -> None:
                 "tokens": len(tokens),
                 "tokens_sha256": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
                 "slot_tokens": list(slots.values()),
-                "slot_logits": [round(float(logits[slot]), 5) for slot in slots.values()],
+                "slot_logits": slot_logits,
                 "argmax": int(logits.argmax()),
                 "logsumexp": round(float(torch.logsumexp(logits.double(), dim=0)), 5),
             }
         )
-        print(decision["id"], len(tokens), rows[-1]["slot_logits"][:4], flush=True)  # noqa: T201
+        print(decision["id"], len(tokens), slot_logits[:4], flush=True)
     data = json.dumps({"model_sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "rows": rows}, ensure_ascii=False)
     FIXTURE.write_bytes(gzip.compress(data.encode(), mtime=0))
 
