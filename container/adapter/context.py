@@ -53,9 +53,8 @@ class Context:
         """
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = -(-max_tokens // _CELLS) * _CELLS * streams
-        parameters.n_batch = parameters.n_ubatch = (
-            rows  # a larger batch would be split at places of llama.cpp's choosing
-        )
+        # Equal, and never exceeded: llama.cpp splits a larger batch at places of its own choosing.
+        parameters.n_batch = parameters.n_ubatch = rows
         parameters.n_seq_max = streams
         parameters.n_outputs_max = streams * ROW_GROUP
         parameters.n_threads = parameters.n_threads_batch = threads
