@@ -51,7 +51,7 @@ def prove(engine: Engine, tokens: Sequence[int], *, tolerance: float) -> Exactne
 
 def _differences(engine: Engine, tokens: Sequence[int]) -> tuple[float, float | None]:
     """How far a prompt's logits move when its beginning is restored, and when it is decoded beside strangers."""
-    length = 3 * engine.alignment - 3  # one piece before the cut, two behind it, with padding
+    length = 2 * engine.alignment - 3  # one piece before the cut and one behind it, padded: start-up waits for them
     sample = tuple((list(tokens) * (length // len(tokens) + 1))[:length])
     fresh = _logits(engine, TokenRun(sample))
     engine.forget_streams()
