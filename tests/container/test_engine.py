@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from adapter.engine import Cancelled, Engine, EngineError, TokenRun
 from adapter.model import Model
 from adapter.prompt import ChatTemplate, PromptBuilder
 from adapter.vocabulary import Vocabulary
-from tests.models.make_models import model_path
+from tests.models.make_models import RECIPES, model_path
 
 UNIT = 16  # a question behind a cached state costs at most so many tokens more than its own
 OPTIONS = ("Account access and authentication support.", "Billing and payment support.", "Sales.")
@@ -184,17 +183,16 @@ def test_abort_ends_a_running_evaluation_and_the_next_is_right(bench_of: Callabl
     assert np.array_equal(engine.evaluate([short])[0].logits, expected)
 
 
-def test_logits_that_are_not_numbers_are_an_error(tmp_path: Path) -> None:
-    data = bytearray(model_path("tiny-hybrid").read_bytes())
-    data[-4:] = np.float32(np.nan).tobytes()  # the last weight of the last tensor
-    path = tmp_path / "poisoned.gguf"
-    path.write_bytes(data)
-    model = Model(path)
-    engine = Engine(model, max_tokens=256, threads=1)
+def test_logits_that_are_not_numbers_are_an_error_and_leave_no_trace(bench_of: Callable[[str], Bench]) -> None:
+    made = bench_of("tiny-hybrid-poisoned")
+    clean = TokenRun(tuple(range(2000, 2100)))
+    poisoned = TokenRun((*range(3000, 3200), RECIPES["tiny-hybrid-poisoned"].poisoned_token or 0, *range(4000, 4050)))
+    expected = made.engine().evaluate([clean])[0].logits
+    engine = made.engine(cache_bytes=0)
     with pytest.raises(EngineError, match="not finite"):
-        engine.evaluate([TokenRun((1000, 2000, 3000))])
-    engine.close()
-    model.close()
+        engine.evaluate([poisoned])
+    assert np.array_equal(engine.evaluate([clean])[0].logits, expected)
+    made.close_engines()
 
 
 def test_recurrent_state_does_not_leak_into_the_next_prompt(hybrid: Bench) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -167,6 +168,8 @@ class Recipe:
     type_of: Callable[[Tensor, Shape], Type]
     tokens: int | None = None  # the vocabulary is padded to so many
     renamed: tuple[tuple[bytes, bytes], ...] = ()  # tokens of the vocabulary that the template calls by another name
+    tied: bool = True  # whether the output matrix is the embedding's
+    poisoned_token: int | None = None  # its embedding is not a number
 
 
 RECIPES: dict[str, Recipe] = {
@@ -175,6 +178,9 @@ RECIPES: dict[str, Recipe] = {
         _TINY, "ggml-vocab-llama-bpe.gguf", "meta-llama-Llama-3.1-8B-Instruct.jinja", _float16
     ),
     "tiny-hybrid": Recipe(_TINY_HYBRID, "ggml-vocab-qwen35.gguf", "Qwen3.5-4B.jinja", _float32),
+    "tiny-hybrid-poisoned": Recipe(
+        _TINY_HYBRID, "ggml-vocab-qwen35.gguf", "Qwen3.5-4B.jinja", _float32, tied=False, poisoned_token=1234
+    ),
     "small-hybrid-q4_k_m": Recipe(_SMALL_HYBRID, "ggml-vocab-qwen35.gguf", "Qwen3.5-4B.jinja", _q4_k_m),
     "tiny-sentencepiece": Recipe(
         _TINY, "ggml-vocab-llama-spm.gguf", "mistralai-Mistral-Nemo-Instruct-2407.jinja", _float32
@@ -259,12 +265,16 @@ def _write(path: Path, name: str, recipe: Recipe) -> None:
 
     random = np.random.default_rng(_SEED)
     tensors = _hybrid_tensors(shape, tokens) if isinstance(shape, HybridShape) else _attention_tensors(shape, tokens)
+    if not recipe.tied:
+        tensors = chain(tensors, [Tensor("output.weight", (tokens, shape.embedding), 0.05)])
     for tensor in tensors:
         kind = recipe.type_of(tensor, shape)
         if kind in {Type.F32, Type.F16}:
             values = random.normal(tensor.mean, tensor.scale, tensor.shape)
             if tensor.name.endswith("ssm_a"):
                 values = np.minimum(values, -0.1)
+            if tensor.name == "token_embd.weight" and recipe.poisoned_token is not None:
+                values[recipe.poisoned_token] = np.nan
             writer.add_tensor(tensor.name, values.astype(np.float32 if kind == Type.F32 else np.float16))
         else:
             writer.add_tensor(tensor.name, _random_blocks(random, tensor, kind), raw_dtype=kind)
