@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import jevbench
+import openai
 import pytest
 from jevcompat import runner
 from typesafe_sdk import (
@@ -133,9 +135,10 @@ def test_the_client_raises_the_exception_that_fits(
         misled.system_one("s", questions)
 
 
-def test_the_client_waits_and_asks_again_while_the_adapter_is_busy(tmp_path: Path) -> None:
+def test_clients_are_told_to_wait_and_ask_again_while_the_adapter_is_busy(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").symlink_to(model_path("embedded-q4_0"))
     questions = {"q": Noul(instructions="?")}
+    asked: Any = {"type": "predicate", "instructions": "?"}
     with (
         running_adapter(tmp_path, tmp_path / "log", SEMIF_MAX_IN_FLIGHT="1", SEMIF_DEADLINE_SECONDS="600") as busy,
         TypeSafeClient(base_url=busy.url, api_key="any", timeout=PATIENCE) as client,
@@ -147,6 +150,12 @@ def test_the_client_waits_and_asks_again_while_the_adapter_is_busy(tmp_path: Pat
         with pytest.raises(TypeSafeInternalServerError, match="busy: ") as caught:
             client.system_one("s", questions, retry=RetryPolicy(max_retries=0))
         assert int(caught.value.headers["retry-after"]) >= 1
+        with (
+            openai.OpenAI(base_url=f"{busy.url}/v1", api_key="any", max_retries=0) as other,
+            pytest.raises(openai.InternalServerError, match="busy: ") as refused,
+        ):
+            other.decisions.create(model="gpt-6-luna", input="s", questions=[asked])
+        assert (refused.value.status_code, refused.value.code) == (503, "busy")
         patient = RetryPolicy(max_retries=1000, timeout=None)
         assert client.system_one("s", questions, retry=patient).nouls["q"].noul > 0
         assert running.result().nouls["q"].noul > 0
