@@ -154,6 +154,10 @@ class Scheduler:
 
     def _evaluate(self, group: Sequence[tuple[Job, int]]) -> None:
         started = self._running_since = time.monotonic()
+        # An answer past its deadline helps nobody: the prompt is given up in the middle.
+        overdue = threading.Timer(min(job.deadline for job, _ in group) - started, self._engine.abort)
+        overdue.daemon = True
+        overdue.start()
         try:
             evaluations = self._engine.evaluate([job.runs[index] for job, index in group])
         except Cancelled:
@@ -169,6 +173,7 @@ class Scheduler:
             for (job, index), evaluation in zip(group, evaluations, strict=True):
                 self._store(job, index, evaluation)
         finally:
+            overdue.cancel()
             self._running_since = None
 
     def _store(self, job: Job, index: int, evaluation: Evaluation) -> None:

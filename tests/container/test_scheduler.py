@@ -134,6 +134,13 @@ def test_work_past_its_deadline_is_given_up(gate: Gate) -> None:
     assert gate.seen == [1]
 
 
+def test_a_prompt_is_given_up_in_the_middle_when_its_deadline_passes(engine: Engine) -> None:
+    scheduler = Scheduler(engine, max_in_flight=100, deadline_seconds=0.005)
+    with pytest.raises(Busy, match="longer than predicted"):
+        scheduler.submit([run_of(1, 1900)]).future.result(WAIT)
+    scheduler.close()
+
+
 def test_a_caller_that_leaves_while_waiting_is_never_evaluated(gate: Gate) -> None:
     scheduler = Scheduler(gate, max_in_flight=100, deadline_seconds=WAIT)
     first = scheduler.submit([run_of(1)])
