@@ -1,10 +1,11 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo synth test lint bench lock clean
+.PHONY: help setup demo destroy-demo serve synth test lint bench lock clean
 
 ENV ?= local
 PORT ?= 4566
 QUICK ?=
+MODEL ?= .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +18,11 @@ demo: setup ## deploy the local environment onto the embedded AWS emulator and a
 
 destroy-demo: setup ## destroy it, check that nothing is left, stop the emulator [PORT=4566]
 	@.venv/bin/python -m tools.demo down --port $(PORT)
+
+serve: PORT = 8080
+serve: setup ## run the adapter alone on loopback, with the embedded model or another [MODEL=file.gguf PORT=8080]
+	@echo "http://127.0.0.1:$(PORT) answers when /ping does; Ctrl-C ends it"
+	@PYTHONPATH=container SEMIF_HOST=127.0.0.1 SEMIF_PORT=$(PORT) SEMIF_GGUF_PATH="$(MODEL)" exec .venv/bin/python -m adapter serve
 
 synth: setup ## write the CloudFormation templates of an environment to cdk.out/ [ENV=local]
 	@.venv/bin/python -m tools.synth $(ENV)

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     max_tokens: int = Field(default=8192, ge=64, le=1_048_576, description="longest prompt, in tokens")
     max_request_tokens: int = Field(default=131_072, ge=64, description="prompt tokens of one request together")
     max_shared_decisions: int = Field(default=64, ge=1, le=4096, description="decisions in one request")
-    max_in_flight: int = Field(default=64, ge=1, le=65_536, description="decisions waiting or running")
+    max_in_flight: int = Field(default=512, ge=1, le=65_536, description="decisions waiting or running")
     max_body_bytes: int = Field(default=25 * 1024 * 1024, ge=1024)
     api_key: Annotated[SecretStr, Field(min_length=1, max_length=1024)] | None = Field(
         default=None, description="what callers must send as bearer token; none is asked for without it"
