@@ -69,9 +69,9 @@ class Rig:
         first = self.prompts.build(*_EXAMPLE, _OPTIONS)
         self.exactness: Exactness = prove(self.engine, first.tokens, tolerance=0.1)
         self.engine.keep(self.prompts.head())
-        evaluation = self.engine.evaluate([TokenRun(first.tokens, first.boundaries)])[0]
+        self.engine.evaluate([TokenRun(first.tokens, first.boundaries)])
         self.startup_seconds = time.perf_counter() - started - self.load_seconds
-        self.startup_tokens = evaluation.evaluated
+        self.startup_tokens = self.engine.evaluated
         self.example = first.tokens
 
     def forget(self) -> None:

@@ -102,6 +102,7 @@ class Engine:
         self.group_size = streams  # prompts decoded together at most
         self._can_be_cut = model.can_be_cut
         self.cache = PrefixCache(cache_bytes, can_be_cut=self._can_be_cut)
+        self.evaluated = 0  # tokens since the engine was made, padding counted
         self._reuses = True
         self._held: dict[int, Tokens] = {}  # by stream: what its cells hold, padding apart
 
@@ -237,6 +238,7 @@ class Engine:
         started = time.perf_counter()
         read = self.context.decode([active[stream].piece(stream, rows) for stream in streams])
         seconds = (time.perf_counter() - started) / len(streams)
+        self.evaluated += rows * len(streams)
         for stream, logits in zip(streams, read, strict=True):
             work = active[stream]
             work.position += rows
