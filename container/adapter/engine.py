@@ -147,7 +147,8 @@ class Engine:
             known, _ = self.cache.longest(tokens, len(tokens) - 1, touch=False)
             if earlier is not None:
                 known = max(known, common_length(earlier, tokens))
-            costs.append(max(len(tokens) - self._down(known), self.alignment))
+            spared = self._down(known) if self._reuses else 0
+            costs.append(max(len(tokens) - spared, self.alignment))
             earlier = tokens
         return costs
 
