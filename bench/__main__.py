@@ -1,7 +1,7 @@
 """`make bench`: the scoring engine against the plain path, as a table and as bench/results/engine.json.
 
-QUICK=1 takes smaller workloads and ends within a minute on an idle machine. Each model is measured in a process of its
-own, so that peak memory is its own.
+QUICK=1 takes smaller workloads, and a small hybrid in place of the 0.8B shape. Each model is measured in a process of
+its own, so that peak memory is its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.models.make_models import model_path  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "engine.json"
 MODELS = ("embedded", "qwen35-0.8b-q4_k_m")
+QUICK_MODELS = ("embedded", "small-hybrid-q4_k_m")
 
 
 def main() -> int:
@@ -53,7 +54,8 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     quick = os.environ.get("QUICK", "") not in {"", "0"}
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
+    models = QUICK_MODELS if quick else MODELS
+    parser.add_argument("models", nargs="*", default=models, help=f"default: {' '.join(models)}")
     parser.add_argument("--quick", action="store_true", default=quick)
     parser.add_argument("--runs", type=int, default=1 if quick else 3, help="pairs for each workload")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

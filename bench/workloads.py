@@ -77,7 +77,7 @@ def workloads(prompts: PromptBuilder, *, quick: bool) -> Iterator[Workload]:
     short = unique[: 3 if quick else 8]
     yield Workload("unique short states", [], [[one] for one in short], short, limit=0.75, speed=1)
 
-    long_state = _state(300 if quick else 1700, count, 7)
+    long_state = _state(250 if quick else 1700, count, 7)
     asked = [run(long_state, question, _YES_NO) for question in _QUESTIONS[: 5 if quick else 21]]
     fan_out = f"{len(asked)} questions over one {asked[0].boundaries[-1]:,}-token state"
     limit, speed = (0.4, 2.0) if quick else (0.09, 8.0)
@@ -110,7 +110,7 @@ def workloads(prompts: PromptBuilder, *, quick: bool) -> Iterator[Workload]:
         f"{len(callers)} callers at once", [], [[one] for one in callers], callers, limit=1.0, speed=1, concurrent=True
     )
 
-    options = tuple(f"Products of group {number}, returned by the customer." for number in range(40 if quick else 77))
+    options = tuple(f"Products of group {number}, returned by the customer." for number in range(30 if quick else 77))
     states = [_state(40, count, 300 + number) for number in range(3 if quick else 6)]
     first = [run(state, "Which group is meant?", options, "criteria-first") for state in states]
     yield Workload(
