@@ -6,7 +6,7 @@ import resource
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,8 @@ def measure(path: Path, name: str, *, threads: int, gpu_layers: int, runs: int, 
     plain.decide(rig.example)
     first = time.perf_counter() - loaded
     verdicts = [_startup(name, rig, loaded - started, first)]
+    # Small workloads end in fractions of a second: their tokens are judged, their times only shown.
+    works = [replace(work, speed=0.0) for work in works] if quick else works
     verdicts += [_compare(rig, plain, work, name, runs, sample=1 if quick else 3) for work in works]
     plain.close()
     return {
@@ -165,7 +167,7 @@ def _compare(rig: Rig, plain: Plain, work: Workload, name: str, runs: int, *, sa
         note = f"p95 wait {np.percentile(waits, 95):.1f} s of {row.ours_seconds:.1f} s"
     return Verdict(
         row,
-        target=f"tokens ≤ {work.limit:.3f}, {work.speed:g} times as fast",
+        target=f"tokens ≤ {work.limit:.3f}" + (f", {work.speed:g} times as fast" if work.speed else ""),
         met=row.ratio_tokens <= work.limit and row.ratio_seconds * work.speed <= 1,
         note=note,
     )
