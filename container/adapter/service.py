@@ -79,8 +79,9 @@ class DecisionService:
         """
         started = time.perf_counter()
         plans = await asyncio.to_thread(self._plan, decisions)
+        prompts = [prompt for plan in plans for prompt in plan.prompts]
         job = self._scheduler.submit(
-            [TokenRun(prompt.tokens, prompt.boundaries) for plan in plans for prompt in plan.prompts]
+            [TokenRun(prompt.tokens, prompt.boundaries, shared=len(prompts) > 1) for prompt in prompts]
         )
         try:
             evaluations = await asyncio.wrap_future(job.future)
@@ -108,6 +109,11 @@ class DecisionService:
     def model_name(self) -> str:
         """The name of the model that answers."""
         return str(self._model["name"])
+
+    @property
+    def gpu_layers(self) -> int:
+        """Layers on the GPU."""
+        return int(self._model["gpu_layers"])
 
     @property
     def exactness(self) -> dict[str, Any]:

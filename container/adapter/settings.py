@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -44,6 +44,21 @@ class Settings(BaseSettings):
     )
     llama_cpp_lib_dir: Path | None = Field(default=None, description="llama.cpp's backends, where they are plugins")
     deadline_seconds: float = Field(default=55.0, gt=0, le=3600, description="SageMaker gives up after 60 s")
+    endpoint_name: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$", description="SageMaker does not tell the container"
+    )
+    emf_namespace: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._/#-]{1,255}$",
+        description="where CloudWatch puts the metrics that the log embeds; none are without it",
+    )
+
+    @field_validator("emf_namespace")
+    @classmethod
+    def _needs_endpoint_name(cls, namespace: str | None, others: ValidationInfo) -> str | None:
+        if namespace is not None and others.data.get("endpoint_name") is None:
+            raise ValueError("needs SEMIF_ENDPOINT_NAME too, the metrics' dimension")
+        return namespace
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -15,14 +16,16 @@ from starlette.responses import JSONResponse, Response
 from adapter.api import errors, openai_decisions, systemone
 from adapter.api.auth import bearer_check
 from adapter.api.body import read_json
+from adapter.api.emf import EmbeddedMetrics
 from adapter.api.errors import ApiError, as_api_error
 from adapter.api.floating_json import FloatingJSONResponse
 from adapter.api.invocations import kind_of, parse_decision, parse_shared
 from adapter.api.metrics import Metrics
 from adapter.api.models import check_model, model_list
 from adapter.api.openai_decisions import DecisionsRequest, parse_decisions
+from adapter.api.record import record_of
 from adapter.api.systemone import SystemOneRequest, parse_systemone
-from adapter.api.telemetry import Telemetry, record_of, write_log_to_stdout
+from adapter.api.telemetry import Telemetry, write_line, write_log_to_stdout
 from adapter.service import Decision, DecisionService
 from adapter.settings import Settings
 
@@ -45,8 +48,15 @@ def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     """The application over a service that is ready."""
     write_log_to_stdout()
     metrics = Metrics(service)
+    embedded = _embedded_metrics(service, settings)
     handlers = _Handlers(service, settings, metrics)
-    app = FastAPI(title="decision-endpoints adapter", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="decision-endpoints adapter",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=_writing(embedded),
+    )
     app.add_api_route("/ping", handlers.ping, methods=["GET"])
     guarded = APIRouter(dependencies=[Depends(bearer_check(settings.api_key))])
     guarded.add_api_route("/invocations", handlers.invocations, methods=["POST"])
@@ -56,9 +66,31 @@ def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     guarded.add_api_route("/metrics", handlers.metrics, methods=["GET"])
     app.include_router(guarded)
     paths = ("/ping", "/invocations", "/v1/systemone", "/v1/decisions", "/v1/models", "/metrics")
-    app.add_middleware(Telemetry, metrics=metrics, paths=paths)
+    app.add_middleware(Telemetry, metrics=metrics, embedded=embedded, paths=paths)
     _answer_errors(app, metrics)
     return app
+
+
+def _embedded_metrics(service: DecisionService, settings: Settings) -> EmbeddedMetrics | None:
+    if settings.emf_namespace is None or settings.endpoint_name is None:
+        return None
+    return EmbeddedMetrics(
+        settings.emf_namespace, settings.endpoint_name, gpu_layers=service.gpu_layers, write=write_line
+    )
+
+
+def _writing(embedded: EmbeddedMetrics | None) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """A lifespan in which the embedded metrics are written."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        writing = None if embedded is None else asyncio.create_task(embedded.run())
+        yield
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    return lifespan
 
 
 class _Handlers:

@@ -6,46 +6,19 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-from uuid import uuid4
+from collections.abc import Collection
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adapter.api.emf import EmbeddedMetrics
 from adapter.api.metrics import Metrics
+from adapter.api.record import Record
 
 _TYPESAFE_PATHS = ("/v1/systemone", "/v1/models")
 _OTHER_PATH = "other"  # a path that is not ours is the caller's text, and there is no end of them
 
 _log = logging.getLogger("adapter.requests")
-
-
-@dataclass
-class Record:
-    """What is known of one request; never the caller's text."""
-
-    id: str = field(default_factory=lambda: f"req_{uuid4().hex}")
-    kind: str | None = None  # which API's body it brought
-    decisions: int = 0
-    tokens_evaluated: int = 0
-    tokens_reused: int = 0
-    mass: float = 0.0  # of all decisions together
-
-    def add(self, results: Sequence[dict[str, Any]]) -> None:
-        """Account for the results (the wire's `R`) of its decisions."""
-        self.decisions += len(results)
-        self.tokens_reused += sum(result["cached_tokens"] for result in results)
-        self.tokens_evaluated += sum(result["input_tokens"] - result["cached_tokens"] for result in results)
-        self.mass += sum(result["allowed_token_mass"] for result in results)
-
-
-def record_of(request: Request) -> Record:
-    """The record that `Telemetry` keeps of `request`."""
-    record: Record = request.state.record
-    return record
 
 
 def write_log_to_stdout() -> None:
@@ -57,13 +30,21 @@ def write_log_to_stdout() -> None:
     _log.setLevel(logging.INFO)
 
 
+def write_line(line: str) -> None:
+    """Write a line of JSON to the request log."""
+    _log.info(line)
+
+
 class Telemetry:
     """ASGI middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, paths: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, embedded: EmbeddedMetrics | None, paths: Collection[str]
+    ) -> None:
         """`paths` are those that are told apart; all others are counted as one."""
         self._app = app
         self._metrics = metrics
+        self._embedded = embedded
         self._paths = frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +73,9 @@ class Telemetry:
         finally:
             self._metrics.count_request(path, status)
             if (path, status) != ("/ping", 200):  # SageMaker asks every few seconds
-                _log.info(_line(record, path, status, time.perf_counter() - started))
+                write_line(_line(record, path, status, time.perf_counter() - started))
+            if self._embedded is not None:
+                self._embedded.observe(record, path, status)
 
 
 def _line(record: Record, path: str, status: int, seconds: float) -> str:
@@ -102,9 +85,9 @@ def _line(record: Record, path: str, status: int, seconds: float) -> str:
         "kind": record.kind,
         "status": status,
         "milliseconds": round(1000 * seconds, 1),
-        "decisions": record.decisions,
+        "decisions": len(record.masses),
         "tokens_evaluated": record.tokens_evaluated,
         "tokens_reused": record.tokens_reused,
-        "allowed_token_mass": round(record.mass / record.decisions, 6) if record.decisions else None,
+        "allowed_token_mass": round(sum(record.masses) / len(record.masses), 6) if record.masses else None,
     }
     return json.dumps(entry)
