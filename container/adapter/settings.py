@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     )
     llama_cpp_lib_dir: Path | None = Field(default=None, description="llama.cpp's backends, where they are plugins")
     deadline_seconds: float = Field(default=55.0, gt=0, le=3600, description="SageMaker gives up after 60 s")
+    playground: bool = Field(default=False, description="a page at / from which a person asks")
     endpoint_name: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$", description="SageMaker does not tell the container"
     )

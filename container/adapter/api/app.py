@@ -23,6 +23,7 @@ from adapter.api.invocations import kind_of, parse_decision, parse_shared
 from adapter.api.metrics import Metrics
 from adapter.api.models import check_model, model_list
 from adapter.api.openai_decisions import DecisionsRequest, parse_decisions
+from adapter.api.playground import playground
 from adapter.api.record import record_of
 from adapter.api.systemone import SystemOneRequest, parse_systemone
 from adapter.api.telemetry import Telemetry, write_line, write_log_to_stdout
@@ -65,6 +66,8 @@ def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     guarded.add_api_route("/v1/models", handlers.models, methods=["GET"])
     guarded.add_api_route("/metrics", handlers.metrics, methods=["GET"])
     app.include_router(guarded)
+    if settings.playground:
+        app.add_api_route("/", playground(), methods=["GET"], include_in_schema=False)
     paths = ("/ping", "/invocations", "/v1/systemone", "/v1/decisions", "/v1/models", "/metrics")
     app.add_middleware(Telemetry, metrics=metrics, embedded=embedded, paths=paths)
     _answer_errors(app, metrics)
