@@ -115,7 +115,7 @@ class PromptBuilder:
         if self._slots_see_message:
             # The end is enough: no tokenizer merges further back than its longest token.
             verify_slots(self._vocabulary, (content + self._template.tail)[-_LONGEST_TOKEN:], slots)
-        tokens = self._with_bos(self._vocabulary.tokenize_parts(parts))
+        tokens = self._vocabulary.with_bos(self._vocabulary.tokenize_parts(parts))
         before_state, before_close = (self._common(tokens, content[:length]) for length in shared)
         return Prompt(
             text=text,
@@ -134,14 +134,9 @@ class PromptBuilder:
     def _common(self, tokens: Sequence[int], content: str) -> int:
         """How many of a prompt's tokens do not depend on what follows `content`, the beginning of its message."""
         parts = ((self._template.head, True), (content, False))
-        beginning = self._with_bos(self._vocabulary.tokenize_parts(parts))
+        beginning = self._vocabulary.with_bos(self._vocabulary.tokenize_parts(parts))
         pairs = zip(beginning, tokens, strict=False)
         return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(beginning), len(tokens)))
-
-    def _with_bos(self, tokens: list[int]) -> list[int]:
-        """Where the vocabulary asks for a beginning-of-sequence token and the template wrote none, put it in front."""
-        bos = self._vocabulary.bos_token
-        return tokens if not self._vocabulary.adds_bos or tokens[:1] == [bos] else [bos, *tokens]
 
 
 def _user_content(

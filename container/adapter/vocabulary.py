@@ -34,6 +34,8 @@ class Vocabulary:
         self._before_piece = "\n" if is_sentencepiece else ""
         texts = sorted(set(control.values()), key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
+        firsts = "".join(sorted({text[0] for text in texts}))
+        self._first_pattern = re.compile(f"[{re.escape(firsts)}]") if firsts else None
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of `text`, without a beginning-of-sequence token of the tokenizer's own.
@@ -50,29 +52,39 @@ class Vocabulary:
             size = -count
 
     def tokenize_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
-        """Tokens of the concatenation of `parts`, pairs of text and whether the template wrote it.
-
-        Where no untrusted part holds the text of a control token this is exactly the joint tokenization. Where one
-        does, the text is cut inside that string, so that each piece holds none, and the pieces are tokenized alone.
-        """
-        pieces = [""]
+        """Tokens of the concatenation of `parts`, pairs of text and whether the template wrote it."""
+        texts, untrusted = [], bytearray()
         for text, trusted in parts:
-            if trusted:
-                pieces[-1] += text
-                continue
-            start = 0
-            while match := self._control_pattern and self._control_pattern.search(text, start):
-                # Cut behind the first character, then look on from there: control texts may overlap.
-                cut = match.start() + 1
-                pieces[-1] += text[start:cut]
-                pieces.append("")
-                start = cut
-            pieces[-1] += text[start:]
+            texts.append(text)
+            untrusted += bytes([not trusted]) * len(text)
+        return self.tokenize_guarded("".join(texts), untrusted)
+
+    def tokenize_guarded(self, text: str, untrusted: Sequence[int]) -> list[int]:
+        """Tokens of `text`, none of them a control token that begins at a character whose `untrusted` is not 0.
+
+        Where no control token's text begins at such a character this is exactly the joint tokenization. Where one does,
+        the text is cut inside that string, so that each piece holds none, and the pieces are tokenized alone.
+        """
+        pieces, start, position = [], 0, 0
+        while match := self._control_pattern and self._control_pattern.search(text, position):
+            position = match.start() + 1  # look on from behind the first character: control texts may overlap
+            if untrusted[match.start()]:
+                pieces.append(text[start:position])
+                start = position
+        pieces.append(text[start:])
         tokens = self.tokenize(pieces[0])
         taken_off = len(self.tokenize(self._before_piece))
         for piece in pieces[1:]:
             tokens += self.tokenize(self._before_piece + piece)[taken_off:]
         return tokens
+
+    def mark(self, text: str, mark: str) -> str:
+        """`text` with `mark` behind every character at which a control token's text could begin."""
+        return self._first_pattern.sub(rf"\g<0>{mark}", text) if self._first_pattern else text
+
+    def with_bos(self, tokens: list[int]) -> list[int]:
+        """Where the vocabulary asks for a beginning-of-sequence token and the template wrote none, put it in front."""
+        return tokens if not self.adds_bos or tokens[:1] == [self.bos_token] else [self.bos_token, *tokens]
 
     def from_last_control(self, text: str) -> str | None:
         """The part of `text` that begins with its last control token; None where it has none.
@@ -83,6 +95,20 @@ class Vocabulary:
         for match in self._control_pattern.finditer(text) if self._control_pattern else ():
             last = match.start()
         return None if last is None else text[last:]
+
+    def ends_turn(self, token: int) -> bool:
+        """Whether the model says with this token that it has finished."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    def piece(self, token: int) -> bytes:
+        """What a generated token adds to the text, in UTF-8 and possibly not whole; nothing for a control token."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
 
     def text(self, token: int) -> str:
         """The vocabulary's own spelling of a token."""
