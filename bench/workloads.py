@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 from adapter.engine import TokenRun
@@ -78,16 +78,17 @@ def workloads(prompts: PromptBuilder, *, quick: bool) -> Iterator[Workload]:
     yield Workload("unique short states", [], [[one] for one in short], short, limit=0.75, speed=1)
 
     long_state = _state(250 if quick else 1700, count, 7)
-    asked = [run(long_state, question, _YES_NO) for question in _QUESTIONS[: 5 if quick else 21]]
+    questions = _QUESTIONS[: 5 if quick else 21]
+    asked = [replace(run(long_state, question, _YES_NO), shared=True) for question in questions]
     fan_out = f"{len(asked)} questions over one {asked[0].boundaries[-1]:,}-token state"
     limit, speed = (0.4, 2.0) if quick else (0.09, 8.0)
     yield Workload(fan_out, [], [asked], asked, limit=limit, speed=speed)
 
-    again = asked[-1]
+    again = replace(asked[-1], shared=False)
     question = len(again.tokens) - again.boundaries[-1]
     yield Workload(
         "same state asked again",
-        [[asked[0]], stranger],
+        [[replace(asked[0], shared=False)], stranger],
         [[again]],
         [again],
         limit=(question + UNIT) / len(again.tokens),

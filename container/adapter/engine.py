@@ -8,8 +8,10 @@ token that is read; `_Work` is the one place where pieces are cut. Why this suff
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,8 @@ __all__ = ["ALIGNMENTS", "Cancelled", "Engine", "EngineError", "Evaluation", "To
 ALIGNMENTS = (ROW_GROUP, 64)  # tried in this order; 64 is the tile of flash attention and of chunked recurrent layers
 _ROWS = 512  # rows of one decode: more do not make it faster, and abort is asked more rarely
 _WORTH_WAITING = 64  # tokens that a prompt is spared by the state of another that is decoded just now
+_WORTH_KEEPING = 32  # tokens of a state at first sight: evaluating fewer again costs what a piece of their own does
+_MOST_REMEMBERED = 4096  # beginnings that were seen and not kept
 _GPU_STREAMS = 16  # a GPU is idle most of the time with the rows of one question; a CPU is busy with 8
 
 
@@ -32,6 +36,7 @@ class TokenRun:
 
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...] = ()  # positions up to which other prompts may share its tokens, ascending
+    shared: bool = False  # whether other prompts that share them are known to come
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,10 @@ class _Work:
     """A prompt on its way through the engine: which piece comes next."""
 
     tokens: Tokens
-    cuts: list[int]  # where its state is to be kept, ascending
+    boundaries: list[int]  # aligned positions up to which other prompts may share it, ascending
+    shared: bool
     alignment: int
+    cuts: list[int] = field(default_factory=list)  # the boundaries at which it pauses, to keep its state
     position: int = 0
     reused: int = 0
     evaluated: int = 0
@@ -75,6 +82,14 @@ class _Work:
     @property
     def _padded(self) -> int:
         return -(-len(self.tokens) // self.alignment) * self.alignment
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a stream's cells hold after its prompt was read, padding apart."""
+
+    tokens: Tokens
+    boundary: int  # up to which it is worth keeping when the stream is needed; 0 for not at all
 
 
 class Engine:
@@ -104,7 +119,8 @@ class Engine:
         self.cache = PrefixCache(cache_bytes, can_be_cut=self._can_be_cut)
         self.evaluated = 0  # tokens since the engine was made, padding counted
         self._reuses = True
-        self._held: dict[int, Tokens] = {}  # by stream: what its cells hold, padding apart
+        self._held: dict[int, _Held] = {}  # by stream; attention models only: a recurrent state is past its prompt
+        self._seen: dict[bytes, None] = {}  # beginnings that were not kept, the latest last
 
     def abort(self) -> None:
         """Make the evaluation that is running, or else the next, raise `Cancelled`; any thread may call it."""
@@ -116,6 +132,9 @@ class Engine:
         Raises `Cancelled` soon after `abort` was called, `EngineError` where llama.cpp fails or logits are not finite.
         """
         works = [self._work(run) for run in runs]
+        together = Counter(_digest(work) for work in works)
+        for work in works:
+            work.shared |= together[_digest(work)] > 1
         waiting, active = list(works), dict[int, _Work]()
         try:
             while waiting or active:
@@ -131,7 +150,7 @@ class Engine:
         cut = self._down(len(tokens))
         if cut == 0:
             return 0
-        work = _Work(np.array(tokens[:cut], np.int32), [], self.alignment)
+        work = _Work(np.array(tokens[:cut], np.int32), [], shared=False, alignment=self.alignment)
         self._prepare(0, work)
         while work.position < cut:
             self._decode_round({0: work})
@@ -141,12 +160,14 @@ class Engine:
     def novel_tokens(self, runs: Sequence[TokenRun]) -> list[int]:
         """About how many tokens each prompt will cost `evaluate`, one after another; any thread may ask."""
         costs = []
+        held = [held.tokens[: held.boundary] for held in tuple(self._held.values())]  # the engine's thread changes it
         earlier: Tokens | None = None
         for run in runs:
             tokens = np.array(run.tokens, np.int32)
             known, _ = self.cache.longest(tokens, len(tokens) - 1, touch=False)
             if earlier is not None:
                 known = max(known, common_length(earlier, tokens))
+            known = max([known, *(common_length(other, tokens) for other in held)])
             spared = self._down(known) if self._reuses else 0
             costs.append(max(len(tokens) - spared, self.alignment))
             earlier = tokens
@@ -168,12 +189,39 @@ class Engine:
     def _work(self, run: TokenRun) -> _Work:
         if not 0 < len(run.tokens) <= self.max_tokens:
             raise EngineError(f"a prompt of {len(run.tokens)} tokens; at most {self.max_tokens} are possible")
-        tokens = np.array(run.tokens, np.int32)
-        cuts = sorted({self._down(boundary) for boundary in run.boundaries} - {0})
-        cuts = [cut for cut in cuts if cut < len(tokens)]
+        boundaries = sorted({self._down(boundary) for boundary in run.boundaries} - {0})
+        boundaries = [boundary for boundary in boundaries if boundary < len(run.tokens)]
+        return _Work(np.array(run.tokens, np.int32), boundaries, run.shared, self.alignment)
+
+    def _cuts(self, work: _Work) -> list[int]:
+        """The boundaries at which a prompt shall pause so that its state is kept: where that is likely to pay.
+
+        An attention model needs no pause but for prompts that wait: its state is cut to a boundary when its stream is
+        needed (`_displace`). A recurrent state is there only while its last token is, and each pause makes shorter
+        pieces, which are slower by the row.
+        """
+        ahead = [boundary for boundary in work.boundaries if boundary > work.position]
         if self._can_be_cut:
-            cuts = cuts[-1:]  # its state serves the earlier ones too
-        return _Work(tokens, cuts, self.alignment)
+            return ahead[-1:] if work.shared else []  # the last one's state serves the earlier ones too
+        cuts, known = [], work.position
+        grows = known > min(
+            work.boundaries, default=known
+        )  # what is known ends inside the state: a transcript's next turn
+        for boundary in ahead:
+            if work.shared or grows or boundary - known >= _WORTH_KEEPING or self._seen_before(work, boundary):
+                cuts.append(boundary)
+                known = boundary
+        return cuts
+
+    def _seen_before(self, work: _Work, boundary: int) -> bool:
+        """Whether the beginning occurred before and was not kept; it is remembered."""
+        key = _digest(work, boundary)
+        seen = key in self._seen
+        self._seen.pop(key, None)
+        self._seen[key] = None
+        if len(self._seen) > _MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return seen
 
     def _start_waiting(self, waiting: list[_Work], active: dict[int, _Work]) -> None:
         """Give streams to prompts, but not to those whose beginning another is just evaluating."""
@@ -201,13 +249,13 @@ class Engine:
         return False
 
     def _prepare(self, stream: int, work: _Work) -> None:
-        """Put the longest known beginning of the prompt into the stream."""
+        """Put the longest known beginning of the prompt into the stream, and decide where to pause."""
+        self._displace(stream, work)
         known, state = self.cache.longest(work.tokens, self._limit(work))
         known = self._down(known)
         held = self._usable(stream, work)
         if held and held >= known:
-            if self._can_be_cut:
-                self.context.drop(stream, held)
+            self.context.drop(stream, held)
             known = held
         elif known and state is not None:
             self.context.restore(stream, state)
@@ -216,18 +264,26 @@ class Engine:
         else:
             self.context.drop(stream)
             known = 0
-        work.position = work.reused = known
         self._held.pop(stream, None)
+        work.position = work.reused = known
+        work.cuts = self._cuts(work)
+
+    def _displace(self, stream: int, work: _Work) -> None:
+        """Save what the stream holds up to its last boundary, unless the next prompt goes on from there."""
+        held = self._held.get(stream)
+        if held is None or self._usable(stream, work) >= held.boundary:
+            return
+        tokens = held.tokens[: held.boundary]
+        self.context.drop(stream, held.boundary)
+        self._held[stream] = _Held(tokens, held.boundary)
+        self._add_to_cache(stream, tokens)
 
     def _usable(self, stream: int, work: _Work) -> int:
         """How many tokens of the prompt the stream holds already, at a cut."""
         held = self._held.get(stream)
         if held is None:
             return 0
-        shared = common_length(held, work.tokens)
-        if self._can_be_cut:
-            return self._down(min(shared, self._limit(work)))
-        return shared if shared == len(held) and shared <= self._limit(work) else 0
+        return self._down(min(common_length(held.tokens, work.tokens), self._limit(work)))
 
     def _decode_round(self, active: dict[int, _Work]) -> None:
         """Decode as many rows of each prompt, so that llama.cpp has nothing to split."""
@@ -245,18 +301,18 @@ class Engine:
             work.position += rows
             work.evaluated += rows
             work.seconds += seconds
-            if work.cuts and work.position <= work.cuts[-1]:
+            if work.boundaries and work.position <= work.boundaries[-1]:
                 work.prefill_seconds += seconds
             if work.position in work.cuts:
-                self._keep_state(stream, work)
+                self._add_to_cache(stream, work.tokens[: work.position])
             if logits is not None:
                 work.logits = logits
                 del active[stream]
                 if self._can_be_cut:
-                    self._held[stream] = work.tokens
+                    self._held[stream] = _Held(work.tokens, max(work.boundaries, default=0))
 
-    def _keep_state(self, stream: int, work: _Work) -> None:
-        tokens = work.tokens[: work.position]
+    def _add_to_cache(self, stream: int, tokens: Tokens) -> None:
+        """Save the sequence, which these tokens made, unless that is known or nothing is reused."""
         known, _ = self.cache.longest(tokens, len(tokens))
         if self._reuses and known < len(tokens):
             self.cache.add(tokens, self.context.save(stream))
@@ -267,6 +323,12 @@ class Engine:
 
     def _down(self, position: int) -> int:
         return position // self.alignment * self.alignment
+
+
+def _digest(work: _Work, boundary: int | None = None) -> bytes:
+    """A short name of the prompt's beginning up to a boundary, its last one unless given."""
+    end = boundary if boundary is not None else work.boundaries[-1] if work.boundaries else len(work.tokens)
+    return blake2b(work.tokens[:end].tobytes(), digest_size=16).digest()
 
 
 def _evaluation(work: _Work) -> Evaluation:

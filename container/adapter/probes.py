@@ -53,20 +53,20 @@ def _differences(engine: Engine, tokens: Sequence[int]) -> tuple[float, float | 
     """How far a prompt's logits move when its beginning is restored, and when it is decoded beside strangers."""
     length = 2 * engine.alignment - 3  # one piece before the cut and one behind it, padded: start-up waits for them
     sample = tuple((list(tokens) * (length // len(tokens) + 1))[:length])
-    fresh = _logits(engine, TokenRun(sample))
+    whole = TokenRun(sample)
+    fresh = _logits(engine, whole)
     engine.forget_streams()
-    cut = TokenRun(sample, (engine.alignment,))
-    differences = [_distance(fresh, _logits(engine, cut))]
+    engine.keep(sample[: engine.alignment])
     engine.forget_streams()
-    differences.append(_distance(fresh, _logits(engine, cut)))
+    restored = _distance(fresh, _logits(engine, whole))
     joint = None
     if engine.group_size > 1:
         engine.forget_streams()
         strangers = [TokenRun(sample[:shift:-1]) for shift in (4, 0)]
-        joint = _distance(fresh, engine.evaluate([strangers[0], cut, strangers[1]])[1].logits)
+        joint = _distance(fresh, engine.evaluate([strangers[0], whole, strangers[1]])[1].logits)
     engine.forget_streams()
     engine.cache.clear()
-    return max(differences), joint
+    return restored, joint
 
 
 def _logits(engine: Engine, run: TokenRun) -> NDArray[np.float32]:

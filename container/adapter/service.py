@@ -106,6 +106,19 @@ class DecisionService:
         return self._scheduler.fault()
 
     @property
+    def draining(self) -> bool:
+        """Whether nothing more is accepted because the process is about to end."""
+        return self._scheduler.draining
+
+    def drain(self) -> None:
+        """Accept nothing more; what was accepted is still answered. May be called from a signal handler."""
+        self._scheduler.drain()
+
+    def abandon(self, reason: str, retry_after: float) -> None:
+        """Tell everyone who waits for a decision that there will be none: `Busy`, with a time in seconds."""
+        self._scheduler.abandon(reason, retry_after)
+
+    @property
     def model_name(self) -> str:
         """The name of the model that answers."""
         return str(self._model["name"])

@@ -126,5 +126,6 @@ class Mix:
             tail = self.words(self.chance.choice([1, 2, 7, 8, 9, 30, min(64, self.longest), min(100, self.longest)]))
             if self.chance.random() < 0.1:
                 tail += self.words(self.longest // 3)  # as long as a question with many options
-            runs.append(TokenRun((state + tail)[-_LONGEST:], (len(self.head), max(1, len(state) - 1))))
+            boundaries = (len(self.head), max(1, len(state) - 1))
+            runs.append(TokenRun((state + tail)[-_LONGEST:], boundaries, shared=self.chance.random() < 0.3))
         return runs
