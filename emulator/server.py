@@ -71,6 +71,7 @@ def _extend(settings: Settings, processes: Processes) -> None:
     from emulator.cloudformation import resource_types  # noqa: PLC0415
     from emulator.codebuild.service import CodeBuild  # noqa: PLC0415
     from emulator.sagemaker.container import Workshop  # noqa: PLC0415
+    from emulator.sagemaker.playground import route_unsigned  # noqa: PLC0415
     from emulator.sagemaker.service import SageMaker  # noqa: PLC0415
 
     workshop = Workshop(settings, processes, Clients(settings))
@@ -82,6 +83,7 @@ def _extend(settings: Settings, processes: Processes) -> None:
     app.SERVICE_HANDLERS["application-autoscaling"] = _off_loop(scaling.handle)
     gaps.register_types(resource_types(sagemaker, scaling))
     gaps.close()
+    route_unsigned(app)
     CodeBuild(workshop).install()
 
 

@@ -10,6 +10,7 @@ from emulator.aws import AwsError, Params, Response, call, invalid
 from emulator.sagemaker.catalog import Catalog
 from emulator.sagemaker.endpoints import Endpoints
 from emulator.sagemaker.invocations import invoke
+from emulator.sagemaker.playground import page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from emulator.sagemaker.container import Workshop
 
 _INVOCATION = re.compile(r"/endpoints/([^/]+)/invocations")
+_PAGE = re.compile(r"/endpoints/([^/]+)/")
 
 
 class SageMaker:
@@ -54,6 +56,9 @@ class SageMaker:
         match = _INVOCATION.fullmatch(path)
         if method == "POST" and match:
             return invoke(self.endpoints, unquote(match[1]), headers, body)
+        match = _PAGE.fullmatch(path)
+        if method == "GET" and match:
+            return page(self.endpoints, unquote(match[1]))
         return AwsError("UnknownOperationException", f"SageMaker has no {method} {path} in the emulator").response()
 
     def add_tags(self, params: Params) -> Params:
