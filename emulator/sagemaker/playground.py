@@ -1,6 +1,6 @@
 """A container's own page in a browser, below its endpoint's address: of the emulator only, AWS has no such path.
 
-`GET /endpoints/NAME/` is the container's `/`; what the page asks goes to `invocations` beside it, which is InvokeEndpoint.
+`GET /endpoints/NAME/` is the container's `/`. What the page asks goes to `invocations` beside it: to InvokeEndpoint.
 """
 
 from __future__ import annotations
