@@ -10,35 +10,20 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import llama_cpp
-import uvicorn
-from fastapi import FastAPI
 
 from adapter.api.app import create_app
 from adapter.calibrations import CalibrationError, Calibrations
-from adapter.engine import Engine, EngineError, TokenRun
+from adapter.engine import Engine, EngineError
 from adapter.model import Model, ModelLoadError, library_version
 from adapter.model_files import ModelFile, ModelFileError, find_model
-from adapter.probes import prove
+from adapter.probes import make_ready
 from adapter.prompt import ChatTemplate, PromptBuilder, PromptError
 from adapter.scheduler import Scheduler
-from adapter.service import Decision, DecisionService, Option
+from adapter.server import Server
+from adapter.service import DecisionService
 from adapter.settings import Settings, SettingsError, load_settings, tokenizer_claims
 from adapter.slots import SlotError
 from adapter.vocabulary import Vocabulary
-
-_DRAIN_SECONDS = 25  # SageMaker kills a container 30 s after SIGTERM
-
-# Asked once at start-up: the endpoint is ready when it has answered a real decision.
-FIRST_DECISION = Decision(
-    id="support-route",
-    state="Customer asks to reset a forgotten password and says the reset email never arrived.",
-    question="Which queue should handle this request?",
-    options=(
-        Option("account_access", "Account access and authentication support."),
-        Option("billing", "Billing and payment support."),
-        Option("sales", "Sales and product evaluation."),
-    ),
-)
 
 
 def main(arguments: list[str]) -> int:
@@ -48,12 +33,12 @@ def main(arguments: list[str]) -> int:
         return 2
     faulthandler.enable()  # a library built for another processor dies of SIGILL: say where
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    # uvicorn drains on SIGTERM and then raises it again: an orderly end is status 0, also while the model still loads.
+    # While the model still loads, an end is orderly too; then the server's own handler takes over.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         settings = load_settings()
         file = find_model(settings.model_dir, settings.gguf_path, tokenizer_claims(os.environ))
-        app = _build(settings, file)
+        service = _build(settings, file)
     except (
         SettingsError,
         ModelFileError,
@@ -65,18 +50,11 @@ def main(arguments: list[str]) -> int:
     ) as error:
         print(f"adapter: {error}", file=sys.stderr)
         return 1
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-    )
+    Server(create_app(service, settings), service, host=settings.host, port=settings.port).run()
     return 0
 
 
-def _build(settings: Settings, file: ModelFile) -> FastAPI:
+def _build(settings: Settings, file: ModelFile) -> DecisionService:
     calibrations = Calibrations(file.path.parent)
     with ThreadPoolExecutor(1) as hashing:
         checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
@@ -89,12 +67,7 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
         engine = Engine(
             model, max_tokens=settings.max_tokens, threads=settings.threads, cache_bytes=settings.cache_bytes
         )
-        first = prompts.build(
-            FIRST_DECISION.state, FIRST_DECISION.question, [option.description for option in FIRST_DECISION.options]
-        )
-        exactness = prove(engine, first.tokens, tolerance=settings.logit_tolerance)
-        engine.keep(prompts.head())
-        engine.evaluate([TokenRun(first.tokens)])
+        exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()
     scheduler = Scheduler(engine, max_in_flight=settings.max_in_flight, deadline_seconds=settings.deadline_seconds)
     metadata = {
@@ -111,7 +84,7 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
         "library_version": f"llama-cpp-python {llama_cpp.__version__}, libllama {library_version()}",
         "exactness": exactness.as_metadata(),
     }
-    service = DecisionService(
+    return DecisionService(
         prompts,
         scheduler,
         calibrations,
@@ -119,7 +92,6 @@ def _build(settings: Settings, file: ModelFile) -> FastAPI:
         max_tokens=settings.max_tokens,
         max_request_tokens=settings.max_request_tokens,
     )
-    return create_app(service, settings)
 
 
 if __name__ == "__main__":

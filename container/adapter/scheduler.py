@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from adapter.engine import Cancelled, Engine, Evaluation, TokenRun
 
 _SMOOTHING = 0.2  # weight of the newest measurement in the running speed
+_ABORT_SECONDS = 10  # within which an evaluation ends that was told to; llama.cpp asks between the nodes of its graph
+_RESTART_SECONDS = 30  # after which to come back where the engine is broken and the platform starts another
 
 
 class Busy(Exception):  # noqa: N818 - an answer, not a fault
@@ -56,9 +58,10 @@ class Scheduler:
         self._jobs: deque[Job] = deque()  # accepted and not finished, whose turn it is first
         self._running: list[tuple[Job, int]] = []
         self._changed = threading.Condition()
+        self._draining = False
         self._closing = False
         self._tokens_per_second = 0.0  # unknown until the first evaluation
-        self._running_since: float | None = None
+        self._must_end: float | None = None  # when what runs is told to end, on time.monotonic's clock
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -69,8 +72,10 @@ class Scheduler:
         """
         costs = self._engine.novel_tokens(runs)
         with self._changed:
-            if self._closing:
+            if self._draining:
                 raise Busy("shutting down", 1)
+            if (fault := self.fault()) is not None:
+                raise Busy(fault, _RESTART_SECONDS)
             now = time.monotonic()
             job = Job(runs, costs, now + self._deadline, waiting=deque(range(len(runs))))
             if self._jobs:  # an idle engine is the best offer there is, however long the prompt
@@ -95,18 +100,38 @@ class Scheduler:
             return sum(len(job.runs) - len(job.results) for job in self._jobs)
 
     def fault(self) -> str | None:
-        """Why the engine cannot decide at present; None while it can."""
+        """Why the engine cannot decide at present; None while it can.
+
+        Stuck is what does not end within 10 s of being told to, which is at the deadline of what it evaluates.
+        """
         if not self._thread.is_alive():
             return "the engine has stopped"
-        since = self._running_since
-        if since is not None and time.monotonic() - since > 2 * self._deadline:
-            return f"the engine has not finished a decision for {time.monotonic() - since:.0f} s"
+        must_end = self._must_end
+        if must_end is not None and time.monotonic() - must_end > _ABORT_SECONDS:
+            return f"the engine is stuck: it was told to end {time.monotonic() - must_end:.0f} s ago"
         return None
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing more is accepted because the process is about to end."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Accept nothing more; what was accepted is still answered. May be called from a signal handler."""
+        self._draining = True
+
+    def abandon(self, reason: str, retry_after: float) -> None:
+        """Give up everything that was accepted: its callers are told `Busy`, and what runs is aborted."""
+        with self._changed:
+            jobs = list(self._jobs)
+            self._engine.abort()
+        for job in jobs:
+            self._finish(job, Busy(reason, retry_after))
 
     def close(self) -> None:
         """Finish what was accepted, then stop the engine's thread."""
         with self._changed:
-            self._closing = True
+            self._draining = self._closing = True
             self._changed.notify()
         self._thread.join()
 
@@ -153,9 +178,10 @@ class Scheduler:
             self._finish(job, Busy("the work took longer than predicted", 1))
 
     def _evaluate(self, group: Sequence[tuple[Job, int]]) -> None:
-        started = self._running_since = time.monotonic()
+        started = time.monotonic()
         # An answer past its deadline helps nobody: the prompt is given up in the middle.
-        overdue = threading.Timer(min(job.deadline for job, _ in group) - started, self._engine.abort)
+        self._must_end = min(job.deadline for job, _ in group)
+        overdue = threading.Timer(self._must_end - started, self._engine.abort)
         overdue.daemon = True
         overdue.start()
         try:
@@ -174,7 +200,7 @@ class Scheduler:
                 self._store(job, index, evaluation)
         finally:
             overdue.cancel()
-            self._running_since = None
+            self._must_end = None
 
     def _store(self, job: Job, index: int, evaluation: Evaluation) -> None:
         job.results[index] = evaluation
@@ -190,10 +216,11 @@ class Scheduler:
 
     def _finish(self, job: Job, outcome: list[Evaluation] | Exception) -> None:
         with self._changed:
-            if job in self._jobs:
-                self._jobs.remove(job)
-        if job.cancelled or not job.future.set_running_or_notify_cancel():
-            return  # the caller left
+            if job not in self._jobs:
+                return  # the caller left, or it was given up
+            self._jobs.remove(job)
+        if not job.future.set_running_or_notify_cancel():
+            return  # the caller is leaving
         if isinstance(outcome, Exception):
             job.future.set_exception(outcome)
         else:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Depends, FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from adapter.api import errors, openai_decisions, systemone
@@ -31,6 +32,7 @@ from adapter.service import Decision, DecisionService
 from adapter.settings import Settings
 
 T = TypeVar("T")
+_REQUEST_TIMEOUT = 408
 _CLIENT_CLOSED_REQUEST = 499  # nginx's code: the caller went away, nobody reads the answer
 
 # Paths whose errors have a shape of their own.
@@ -107,7 +109,7 @@ class _Handlers:
 
     async def ping(self) -> Response:
         """Whether the model can decide."""
-        if (fault := self._service.fault()) is not None:
+        if (fault := "draining" if self._service.draining else self._service.fault()) is not None:
             raise ApiError(503, fault, retry_after=1)
         return JSONResponse({"status": "ok"})
 
@@ -172,6 +174,8 @@ def _answer_errors(app: FastAPI, metrics: Metrics) -> None:
         response.headers.update(headers)
         if error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)
+        if error.status == _REQUEST_TIMEOUT:
+            response.headers["Connection"] = "close"  # the rest of the body is not waited for
         if error.code == errors.INVALID_API_KEY:
             response.headers["WWW-Authenticate"] = "Bearer"
         if error.code == errors.BUSY:
@@ -195,6 +199,7 @@ def _answer_errors(app: FastAPI, metrics: Metrics) -> None:
     app.add_exception_handler(Exception, on_error)  # a fault of ours: told as such, and logged with its traceback
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(_CallerLeft, on_caller_left)
+    app.add_exception_handler(ClientDisconnect, on_caller_left)
 
 
 async def _unless_caller_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:

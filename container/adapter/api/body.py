@@ -15,13 +15,15 @@ from adapter.api.errors import ApiError, Fault
 _MAX_DEPTH = 64  # levels of nesting; a state that needs more is not evidence that a model can read
 _MAX_ZSTD_WINDOW = 8 * 1024 * 1024  # bytes; RFC 9659: what an HTTP recipient must support, and a sender may use
 _PIECE = 64 * 1024  # bytes unpacked at a time
+_BODY_SECONDS = 20  # shorter than the drain after SIGTERM (adapter.server), so that nobody's body outlasts it
 
 
 async def read_json(request: Request, max_bytes: int) -> Any:
     """The body's JSON value.
 
-    Raises `ApiError`: 415 for another content type or encoding, 413 over `max_bytes` (packed or unpacked), 400 for what
-    is not JSON or is ambiguous (duplicate keys, NaN, Infinity) or cannot be written as UTF-8 (lone surrogates).
+    Raises `ApiError`: 415 for another content type or encoding, 413 over `max_bytes` (packed or unpacked), 408 where
+    the body takes more than 20 s to arrive, 400 for what is not JSON or is ambiguous (duplicate keys, NaN, Infinity) or
+    cannot be written as UTF-8 (lone surrogates). Raises `ClientDisconnect` where the caller leaves before its end.
     """
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -29,13 +31,21 @@ async def read_json(request: Request, max_bytes: int) -> Any:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "zstd"):
         raise ApiError(415, f"content encoding {encoding!r} is not supported; send the body as it is, or as zstd")
+    try:
+        data = await asyncio.wait_for(_collect(request, max_bytes), _BODY_SECONDS)
+    except asyncio.TimeoutError as error:
+        raise ApiError(408, f"the body took more than {_BODY_SECONDS} s to arrive", retry_after=1) from error
+    # Beside the event loop: a body of megabytes takes long enough to make /ping late.
+    return await asyncio.to_thread(_decode, data, max_bytes if encoding == "zstd" else None)
+
+
+async def _collect(request: Request, max_bytes: int) -> bytes:
     chunks = bytearray()
     async for chunk in request.stream():
         chunks += chunk
         if len(chunks) > max_bytes:
             raise _too_long(max_bytes)
-    # Beside the event loop: a body of megabytes takes long enough to make /ping late.
-    return await asyncio.to_thread(_decode, bytes(chunks), max_bytes if encoding == "zstd" else None)
+    return bytes(chunks)
 
 
 def _decode(data: bytes, max_unpacked: int | None) -> Any:
