@@ -14,7 +14,7 @@ import numpy as np
 
 from adapter.engine import Engine, TokenRun
 from adapter.model import Model
-from adapter.probes import Exactness, prove
+from adapter.probes import FIRST_DECISION, Exactness, make_ready
 from adapter.prompt import ChatTemplate, PromptBuilder
 from adapter.scheduler import Scheduler
 from adapter.vocabulary import Vocabulary
@@ -23,8 +23,6 @@ from bench.workloads import Workload, workloads
 
 _MAX_TOKENS = 2304
 _STARTUP_SECONDS = 1.5
-_EXAMPLE = ("Customer asks to reset a forgotten password and says the reset email never arrived.", "Which queue?")
-_OPTIONS = ("Account access and authentication support.", "Billing and payment support.", "Sales.")
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,10 @@ class Rig:
         vocabulary = Vocabulary(self.model.pointer)
         self.prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
         self.engine = Engine(self.model, max_tokens=_MAX_TOKENS, threads=threads)
-        first = self.prompts.build(*_EXAMPLE, _OPTIONS)
-        self.exactness: Exactness = prove(self.engine, first.tokens, tolerance=0.1)
-        self.engine.keep(self.prompts.head())
-        self.engine.evaluate([TokenRun(first.tokens, first.boundaries)])
+        self.exactness: Exactness = make_ready(self.engine, self.prompts, tolerance=0.1)
         self.startup_seconds = time.perf_counter() - started - self.load_seconds
         self.startup_tokens = self.engine.evaluated
-        self.example = first.tokens
+        self.example = self.prompts.build(*FIRST_DECISION).tokens
 
     def forget(self) -> None:
         """Back to what the engine was after its start."""

@@ -1,4 +1,4 @@
-"""Start-up probes: whether caching and joint decoding change answers on this machine, and by how much."""
+"""What an engine does before it is called ready: probes whether caching changes answers here, and a first decision."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapter.engine import ALIGNMENTS, Engine, TokenRun
+from adapter.prompt import PromptBuilder
+
+FIRST_DECISION = ("The light is on.", "Is the light on?", ("Yes.", "No."))  # short: the start waits for it
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,15 @@ class Exactness:
     def as_metadata(self) -> dict[str, Any]:
         """The fields as JSON, and `exact` for those who want one word."""
         return {"exact": self.restored_difference == 0 and not self.joint_difference, **asdict(self)}
+
+
+def make_ready(engine: Engine, prompts: PromptBuilder, *, tolerance: float) -> Exactness:
+    """Prove an unused engine, evaluate what all prompts begin with, and answer one decision."""
+    first = prompts.build(*FIRST_DECISION)
+    exactness = prove(engine, first.tokens, tolerance=tolerance)
+    engine.keep(prompts.head())
+    engine.evaluate([TokenRun(first.tokens)])
+    return exactness
 
 
 def prove(engine: Engine, tokens: Sequence[int], *, tolerance: float) -> Exactness:
