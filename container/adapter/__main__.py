@@ -18,6 +18,7 @@ from adapter.model import Model, ModelLoadError, library_version
 from adapter.model_files import ModelFile, ModelFileError, find_model
 from adapter.probes import make_ready
 from adapter.prompt import ChatTemplate, PromptBuilder, PromptError
+from adapter.result import ModelInfo
 from adapter.scheduler import Scheduler
 from adapter.server import Server
 from adapter.service import DecisionService
@@ -70,7 +71,7 @@ def _build(settings: Settings, file: ModelFile) -> DecisionService:
         exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()
     scheduler = Scheduler(engine, max_in_flight=settings.max_in_flight, deadline_seconds=settings.deadline_seconds)
-    metadata = {
+    metadata: ModelInfo = {
         "name": file.name,
         "gguf_file": file.path.name,
         "gguf_bytes": file.size,

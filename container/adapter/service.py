@@ -12,6 +12,7 @@ from adapter.calibrations import Calibration, Calibrations
 from adapter.engine import Evaluation, TokenRun
 from adapter.prompt import Layout, Prompt, PromptBuilder
 from adapter.readout import READOUT, UNCALIBRATED, average, read, rotate, shifts
+from adapter.result import ModelInfo, Result, Timing
 from adapter.scheduler import Scheduler
 
 
@@ -59,7 +60,7 @@ class DecisionService:
         scheduler: Scheduler,
         calibrations: Calibrations,
         *,
-        model: dict[str, Any],
+        model: ModelInfo,
         max_tokens: int,
         max_request_tokens: int,
     ) -> None:
@@ -71,7 +72,7 @@ class DecisionService:
         self._max_tokens = max_tokens
         self._max_request_tokens = max_request_tokens
 
-    async def decide(self, decisions: Sequence[Decision]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def decide(self, decisions: Sequence[Decision]) -> tuple[list[Result], Timing]:
         """The results of `decisions`, in order, and the timing of the whole.
 
         Raises `TooLarge`, `SlotError`, `CalibrationError` or `Busy` before any work, `EngineError` where the evaluation
@@ -92,7 +93,7 @@ class DecisionService:
         rows = iter(evaluations)
         results = [self._result(plan, [next(rows) for _ in plan.prompts], total) for plan in plans]
         prefill = sum(evaluation.prefill_seconds for evaluation in evaluations)
-        timing = {
+        timing: Timing = {
             "batch_size": len(decisions),
             "prefix_tokens": plans[0].prompts[0].boundaries[-1],
             "prefill_seconds": prefill,
@@ -165,13 +166,13 @@ class DecisionService:
                 )
         return _Plan(decision, calibration, orders, prompts)
 
-    def _result(self, plan: _Plan, evaluations: Sequence[Evaluation], total_seconds: float) -> dict[str, Any]:
+    def _result(self, plan: _Plan, evaluations: Sequence[Evaluation], total_seconds: float) -> Result:
         temperature = 1.0 if plan.calibration is None else plan.calibration.temperature
         slots = [slot.token for slot in plan.prompts[0].slots]  # the same in every order
         answers = [read(evaluation.logits, slots, temperature) for evaluation in evaluations]
         probabilities, spread = average([answer.probabilities for answer in answers], plan.shifts)
         declared = answers[0]
-        result = {
+        result: Result = {
             "id": plan.decision.id,
             "option_ids": [option.id for option in plan.decision.options],
             "probabilities": probabilities,

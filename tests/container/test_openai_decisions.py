@@ -116,7 +116,7 @@ def test_answers_on_the_wire() -> None:
             ]
         )
     )
-    results = [
+    results: Any = [
         {"probabilities": list(pair), "input_tokens": 100, "cached_tokens": 60}
         for pair in ((0.75, 0.25), (0.25, 0.75), (0.5, 0.5))
     ]

@@ -60,7 +60,7 @@ def test_all_questions_share_the_state_and_keep_their_order() -> None:
     ]
 
 
-def _result(*probabilities: float) -> dict[str, Any]:
+def _result(*probabilities: float) -> Any:
     return {
         "probabilities": list(probabilities),
         "input_tokens": 100,

@@ -28,6 +28,7 @@ from adapter.api.playground import playground
 from adapter.api.record import record_of
 from adapter.api.systemone import SystemOneRequest, parse_systemone
 from adapter.api.telemetry import Telemetry, write_line, write_log_to_stdout
+from adapter.result import Result, Timing
 from adapter.service import Decision, DecisionService
 from adapter.settings import Settings
 
@@ -157,9 +158,7 @@ class _Handlers:
         results, _ = await self._decide(request, asked.decisions())
         return FloatingJSONResponse(asked.response(results, self._service.model_name))
 
-    async def _decide(
-        self, request: Request, decisions: Sequence[Decision]
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def _decide(self, request: Request, decisions: Sequence[Decision]) -> tuple[list[Result], Timing]:
         results, timing = await _unless_caller_leaves(request, self._service.decide(decisions))
         record_of(request).add(results)
         self._metrics.observe(results)

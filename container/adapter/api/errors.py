@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
 from adapter.calibrations import CalibrationError
 from adapter.context import EngineError
 from adapter.prompt import PromptError
+from adapter.result import closed
 from adapter.scheduler import Busy
 from adapter.service import TooLarge
 from adapter.slots import SlotError
@@ -101,7 +102,15 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed; its log says why")
 
 
+@closed
+class Error(TypedDict):
+    """Any error: one sentence, and whether the same request may succeed later."""
+
+    error: str
+    retryable: bool
+
+
 def error_response(error: ApiError) -> JSONResponse:
     """The shape of `/invocations` and of every path that has none of its own: `{"error": ..., "retryable": ...}`."""
-    body: dict[str, Any] = {"error": str(error), "retryable": error.retry_after is not None}
+    body: Error = {"error": str(error), "retryable": error.retry_after is not None}
     return JSONResponse(body, status_code=error.status)

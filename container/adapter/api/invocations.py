@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from typing_extensions import TypedDict
 
 from adapter.api.errors import ApiError, faults_of, invalid
+from adapter.api.schema import NonEmpty
+from adapter.result import Result, Timing, closed
 from adapter.service import Decision, Option
 
-_NonEmpty = Annotated[str, Field(min_length=1)]
+_STATE_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "object", "minProperties": 1},
+        {"type": "array", "minItems": 1},
+    ]
+}
 
 
 class _Strict(BaseModel):
@@ -19,19 +28,19 @@ class _Strict(BaseModel):
 class OptionBody(_Strict):
     """One declared option."""
 
-    id: _NonEmpty
-    description: _NonEmpty
+    id: NonEmpty
+    description: NonEmpty
 
 
 class DecisionBody(_Strict):
     """The wire's `D`."""
 
-    id: _NonEmpty
-    state: Any
-    question: _NonEmpty
-    options: Annotated[list[OptionBody], Field(min_length=2, max_length=255)]
+    id: NonEmpty
+    state: Annotated[Any, WithJsonSchema(_STATE_SCHEMA)]
+    question: NonEmpty
+    options: Annotated[list[OptionBody], Field(min_length=2, max_length=255, json_schema_extra={"uniqueItems": True})]
     layout: Literal["state-first", "criteria-first"] = "state-first"
-    calibration: _NonEmpty | None = None
+    calibration: NonEmpty | None = None
     permutations: Annotated[int, Field(ge=1, le=8)] = 1
 
     @field_validator("state")
@@ -56,12 +65,31 @@ class DecisionBody(_Strict):
         return Decision(self.id, self.state, self.question, options, self.layout, self.calibration, self.permutations)
 
 
-class _One(_Strict):
+class OneDecision(_Strict):
+    """One decision."""
+
     decision: DecisionBody
 
 
-class _Many(_Strict):
+class SharedDecisions(_Strict):
+    """Several decisions over one state: every `state` is equal, every `id` different."""
+
     decisions: Annotated[list[DecisionBody], Field(min_length=1)]
+
+
+@closed
+class OneResult(TypedDict):
+    """The answer to one decision."""
+
+    result: Result
+
+
+@closed
+class SharedResults(TypedDict):
+    """The answers to several decisions, in order."""
+
+    results: list[Result]
+    timing: Timing
 
 
 Kind = Literal["decision", "decisions", "systemone", "openai-decisions"]
@@ -94,7 +122,7 @@ def kind_of(body: Any) -> Kind:
 def parse_decision(body: dict[str, Any]) -> Decision:
     """The decision of a `decision` body. Raises `ApiError` 400 with the first fault and its place."""
     try:
-        return _One.model_validate(body).decision.to_decision()
+        return OneDecision.model_validate(body).decision.to_decision()
     except ValidationError as error:
         raise invalid(faults_of(error)) from error
 
@@ -102,7 +130,7 @@ def parse_decision(body: dict[str, Any]) -> Decision:
 def parse_shared(body: dict[str, Any], max_shared: int) -> list[Decision]:
     """The decisions of a `decisions` body, in order. Raises `ApiError` 400 with the first fault and its place."""
     try:
-        decisions = [item.to_decision() for item in _Many.model_validate(body).decisions]
+        decisions = [item.to_decision() for item in SharedDecisions.model_validate(body).decisions]
     except ValidationError as error:
         raise invalid(faults_of(error)) from error
     if len(decisions) > max_shared:

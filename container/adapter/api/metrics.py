@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from adapter.result import Result
 from adapter.service import DecisionService
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60)
@@ -60,7 +60,7 @@ class Metrics:
         """A request has been refused for want of time."""
         self._busy.inc()
 
-    def observe(self, results: Sequence[dict[str, Any]]) -> None:
+    def observe(self, results: Sequence[Result]) -> None:
         """Decisions have been answered with `results` (the wire's `R`)."""
         self._last.set_to_current_time()
         for result in results:

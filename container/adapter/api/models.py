@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from adapter.api.errors import UNKNOWN_MODEL, ApiError
+from adapter.result import Count, closed
 
 # The hosted APIs' own models: a client that changes nothing but its base URL asks for one of them.
 ALIASES = ("jev-latest", "gpt-6-luna")
 _FAMILIES = ("jev-", "gpt-")
+
+
+@closed
+class TypeSafeModel(TypedDict):
+    """A model as TypeSafe lists it."""
+
+    name: str
+    description: str
+    release_date: str
+
+
+@closed
+class OpenAIModel(TypedDict):
+    """A model as OpenAI lists it; `created` is in seconds since 1970."""
+
+    id: str
+    object: Literal["model"]
+    created: Count
+    owned_by: str
+
+
+@closed
+class ModelList(TypedDict):
+    """The model and the names it answers to, in both shapes."""
+
+    models: list[TypeSafeModel]
+    object: Literal["list"]
+    data: list[OpenAIModel]
 
 
 def check_model(asked: str, name: str) -> None:
@@ -22,7 +53,7 @@ def check_model(asked: str, name: str) -> None:
         )
 
 
-def model_list(name: str, since: datetime) -> dict[str, Any]:
+def model_list(name: str, since: datetime) -> ModelList:
     """The models in TypeSafe's shape and in OpenAI's at once; `since` is when this endpoint began to serve."""
     day = since.astimezone(timezone.utc).date().isoformat()
     served = f"{name}, served since {day} by llama.cpp"

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
 from adapter.api.confidence import choice_confidence, score_confidence
 from adapter.api.errors import UNKNOWN_MODEL, ApiError, Fault, faults_of, invalid
-from adapter.api.openai_input import parts_text, state_of
+from adapter.api.openai_input import INPUT_SCHEMA, INSTRUCTIONS_SCHEMA, parts_text, state_of
+from adapter.api.schema import ModelName, NonEmpty
+from adapter.result import Count, Probability, Result, closed
 from adapter.service import Decision, Option
 
 # A predicate is a statement to some callers and a question to others: both ways of reading must fit.
@@ -34,8 +37,98 @@ def _check_value(value: Any) -> str | bool:
     return value
 
 
+_Value = Annotated[Any, AfterValidator(_check_value), WithJsonSchema({"type": ["string", "boolean"]})]
+_Instructions = Annotated[Any, WithJsonSchema(INSTRUCTIONS_SCHEMA)]
+
+
+@closed
+class PredicateAnswer(TypedDict):
+    """How likely it is true."""
+
+    type: Literal["predicate"]
+    name: str | None
+    probability: Probability
+
+
+@closed
+class ChoiceProbability(TypedDict):
+    """One of the choices."""
+
+    value: _Value
+    probability: Probability
+
+
+@closed
+class ChoiceAnswer(TypedDict):
+    """The likeliest choice, and the probability of each in the order asked."""
+
+    type: Literal["choice"]
+    name: str | None
+    choice: _Value
+    confidence: Probability
+    probabilities: list[ChoiceProbability]
+
+
+@closed
+class LevelProbability(TypedDict):
+    """One of the levels."""
+
+    label: str
+    value: Count
+    probability: Probability
+
+
+@closed
+class ScoreAnswer(TypedDict):
+    """The expected level, and the probability of each."""
+
+    type: Literal["score"]
+    name: str | None
+    score: Annotated[float, Field(ge=0, le=9)]
+    confidence: Probability
+    probabilities: list[LevelProbability]
+
+
+Answer = PredicateAnswer | ChoiceAnswer | ScoreAnswer
+
+
+@closed
+class InputTokensDetails(TypedDict):
+    """Tokens that a kept state spared; nothing is kept at the caller's demand."""
+
+    cached_tokens: Count
+    cache_write_tokens: Literal[0]
+
+
+@closed
+class OutputTokensDetails(TypedDict):
+    """Nothing is generated."""
+
+    reasoning_tokens: Literal[0]
+
+
+@closed
+class Usage(TypedDict):
+    """Tokens of all questions together."""
+
+    input_tokens: Count
+    input_tokens_details: InputTokensDetails
+    output_tokens: Literal[0]
+    output_tokens_details: OutputTokensDetails
+    total_tokens: Count
+
+
+@closed
+class Response(TypedDict):
+    """An answer to each question, in order."""
+
+    model: str
+    answers: list[Answer]
+    usage: Usage
+
+
 class _ChoiceBody(_Strict):
-    value: Annotated[Any, AfterValidator(_check_value)]
+    value: _Value
     description: str | None = None
 
     @property
@@ -45,7 +138,7 @@ class _ChoiceBody(_Strict):
 
 
 class _LevelBody(_Strict):
-    label: Annotated[str, Field(min_length=1)]
+    label: NonEmpty
     description: str | None = None
 
     @property
@@ -58,14 +151,14 @@ class Predicate(_Strict):
     """How likely is it true?"""
 
     type: Literal["predicate"]
-    instructions: Any
+    instructions: _Instructions
     name: str | None = None
 
     def options(self) -> list[str]:
         """True, then false."""
         return [YES, NO]
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
+    def answer(self, probabilities: Sequence[float]) -> PredicateAnswer:
         """On the wire."""
         return {"type": "predicate", "name": self.name, "probability": probabilities[0]}
 
@@ -74,8 +167,8 @@ class Choice(_Strict):
     """Which of these?"""
 
     type: Literal["choice"]
-    instructions: Any
-    choices: Annotated[list[_ChoiceBody], Field(min_length=2, max_length=255)]
+    instructions: _Instructions
+    choices: Annotated[list[_ChoiceBody], Field(min_length=2, max_length=255, json_schema_extra={"uniqueItems": True})]
     name: str | None = None
 
     @field_validator("choices")
@@ -97,7 +190,7 @@ class Choice(_Strict):
         """In order."""
         return [choice.shown for choice in self.choices]
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
+    def answer(self, probabilities: Sequence[float]) -> ChoiceAnswer:
         """On the wire."""
         values = [choice.value for choice in self.choices]
         return {
@@ -115,7 +208,7 @@ class Score(_Strict):
     """Which of these levels, numbered from 0?"""
 
     type: Literal["score"]
-    instructions: Any
+    instructions: _Instructions
     levels: Annotated[list[_LevelBody], Field(min_length=2, max_length=10)]
     name: str | None = None
 
@@ -123,7 +216,7 @@ class Score(_Strict):
         """In order."""
         return [level.shown for level in self.levels]
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
+    def answer(self, probabilities: Sequence[float]) -> ScoreAnswer:
         """On the wire."""
         return {
             "type": "score",
@@ -140,9 +233,11 @@ class Score(_Strict):
 Question = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
 
 
-class _Body(_Strict):
-    model: str
-    input: Any
+class Request(_Strict):
+    """Questions about one input."""
+
+    model: ModelName
+    input: Annotated[Any, WithJsonSchema(INPUT_SCHEMA)]
     questions: Annotated[list[Question], Field(min_length=1, max_length=400)]
     # Accepted and without effect: what is cached here depends on the prompts alone.
     prompt_cache_key: str | None = None
@@ -171,10 +266,10 @@ class DecisionsRequest:
             for index, (question, asked) in enumerate(zip(self.questions, self.instructions, strict=True))
         ]
 
-    def response(self, results: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
+    def response(self, results: Sequence[Result], model: str) -> Response:
         """What the service answered to `decisions`, on the wire; `model` is the name of the one that answered."""
         tokens = sum(result["input_tokens"] for result in results)
-        answers = [
+        answers: list[Answer] = [
             question.answer(result["probabilities"]) for question, result in zip(self.questions, results, strict=True)
         ]
         return {
@@ -196,7 +291,7 @@ class DecisionsRequest:
 def parse_decisions(body: Any) -> DecisionsRequest:
     """Check a body. Raises `ApiError` 400 with the place of what is wrong."""
     try:
-        checked = _Body.model_validate(body)
+        checked = Request.model_validate(body)
     except ValidationError as error:
         raise invalid([_without_tag(fault) for fault in faults_of(error)]) from error
     instructions = [
@@ -218,16 +313,34 @@ def _labelled(label: str, description: str | None) -> str:
     return ": ".join(filter(None, (label, description)))
 
 
+@closed
+class ErrorBody(TypedDict):
+    """What went wrong, and where in the body (`input[0].content`)."""
+
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None
+    code: str | None
+
+
+@closed
+class Error(TypedDict):
+    """Any error."""
+
+    error: ErrorBody
+
+
 def error_response(error: ApiError) -> JSONResponse:
     """As OpenAI's service answers, so that its clients raise the exception that fits."""
     unknown_model = error.code == UNKNOWN_MODEL
-    body = {
+    body: ErrorBody = {
         "message": str(error),
         "type": "server_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error",
         "param": _param(error.faults[0].where) if error.faults else ("model" if unknown_model else None),
         "code": "model_not_found" if unknown_model else error.code,
     }
-    return JSONResponse({"error": body}, status_code=404 if unknown_model else error.status)
+    told: Error = {"error": body}
+    return JSONResponse(told, status_code=404 if unknown_model else error.status)
 
 
 def _param(where: tuple[str | int, ...]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from adapter.api.body import parse_json
 from adapter.api.errors import ApiError, Fault, invalid
+from adapter.api.schema import ANY_OBJECT
 
 Where = tuple[str | int, ...]
 
@@ -23,6 +24,56 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+
+_TEXT_FIELDS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+def _part_schema(kind: str) -> dict[str, Any]:
+    if kind in _TEXT_FIELDS:
+        return _object({"type": {"const": kind}, _TEXT_FIELDS[kind]: {"type": "string"}})
+    data = {"anyOf": [ANY_OBJECT, {"type": "array", "items": ANY_OBJECT}]}
+    return _object({"type": {"const": kind}, "data": data})
+
+
+def _content_schema(kinds: Sequence[str]) -> dict[str, Any]:
+    parts = {"type": "array", "minItems": 1, "items": {"anyOf": [_part_schema(kind) for kind in kinds]}}
+    return {"anyOf": [{"type": "string"}, parts]}
+
+
+def _item_schemas() -> list[dict[str, Any]]:
+    name = {"type": "string", "minLength": 1}
+    messages = [
+        _object({"role": {"const": role}, "content": _content_schema(kinds)}, {"type": {"const": "message"}})
+        for role, kinds in _PARTS.items()
+    ]
+    calls = [
+        _object(
+            {"type": {"const": kind}, "call_id": name, "name": name, field: {"type": "string"}},
+            {"namespace": {"type": ["string", "null"], "minLength": 1}},
+        )
+        for kind, field in _CALLS.items()
+    ]
+    outputs = [
+        _object({"type": {"const": kind}, "call_id": name, "output": _content_schema(_PARTS["user"])})
+        for kind in _OUTPUTS
+    ]
+    return [*messages, *calls, *outputs]
+
+
+# JSON Schemas of what `state_of` and `parts_text` accept. They cannot say that an output names a call that is there.
+INPUT_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "minItems": 1, "items": {"anyOf": _item_schemas()}},
+    ]
+}
+INSTRUCTIONS_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string", "minLength": 1}, _content_schema(_PARTS["user"])["anyOf"][1]]
+}
 
 
 def state_of(value: Any) -> Any:
@@ -123,16 +174,15 @@ def _part(part: Any, allowed: Sequence[str], where: Where) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image":
         raise _wrong(where, "images are not supported by this model")
-    if kind not in allowed:
+    if not isinstance(kind, str) or kind not in allowed:
         raise _wrong(where, f"must be a part of type {' or '.join(map(repr, allowed))}")
-    if kind == "refusal":
-        return {"refusal": _text(part, "refusal", where)}
     if kind == "input_json":
         data = part.get("data")
         if isinstance(data, dict) or (isinstance(data, list) and all(isinstance(entry, dict) for entry in data)):
             return data
         raise _wrong((*where, "data"), "must be an object or a list of objects")
-    return _text(part, "text", where)
+    text = _text(part, _TEXT_FIELDS[kind], where)
+    return {"refusal": text} if kind == "refusal" else text
 
 
 def _text(holder: dict[str, Any], field: str, where: Where) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from starlette.requests import Request
+
+from adapter.result import Result
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Record:
     masses: list[float] = field(default_factory=list)  # allowed token mass of each decision
     decision_seconds: float | None = None  # from acceptance to answer; None where nothing was decided
 
-    def add(self, results: Sequence[dict[str, Any]]) -> None:
+    def add(self, results: Sequence[Result]) -> None:
         """Account for the results (the wire's `R`) of its decisions."""
         self.masses += [result["allowed_token_mass"] for result in results]
         self.tokens_reused += sum(result["cached_tokens"] for result in results)

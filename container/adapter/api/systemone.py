@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
 
 from adapter.api.confidence import choice_confidence, score_confidence
 from adapter.api.errors import UNKNOWN_MODEL, ApiError, Fault, faults_of, invalid
+from adapter.api.schema import ANY_TEXT, ModelName, NonEmpty
+from adapter.result import Count, Probability, Result, closed
 from adapter.service import Decision, Option
 
 YES = "The answer to the question is yes."
@@ -43,9 +46,74 @@ def _check_described(value: Any) -> Any:
     return None if value is None or value == "" else _check_text(value)
 
 
-_Text = Annotated[Any, AfterValidator(_check_text)]
-_Described = Annotated[Any, AfterValidator(_check_described)]
-_Name = Annotated[str, Field(min_length=1)]
+_Text = Annotated[Any, AfterValidator(_check_text), WithJsonSchema(ANY_TEXT)]
+_Described = Annotated[
+    Any, AfterValidator(_check_described), WithJsonSchema({"type": [*ANY_TEXT["type"], "null"], "default": None})
+]
+_SAYS_SOMETHING: dict[str, Any] = {"type": ANY_TEXT["type"], "minLength": 1}
+
+
+def _with(field: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"required": [field], "properties": {field: schema}}
+
+
+_ASKS_SOMETHING: list[Any] = [
+    _with("instructions", _SAYS_SOMETHING),
+    *(_with("criteria", {"type": "object", **_with(side, _SAYS_SOMETHING)}) for side in ("true", "false")),
+]
+
+
+@closed
+class NoulAnswer(TypedDict):
+    """The probability that the answer is yes."""
+
+    type: Literal["noul"]
+    noul: Probability
+    x_allowed_token_mass: Probability
+
+
+@closed
+class ChoiceAnswer(TypedDict):
+    """The likeliest option and the probability of each, by name."""
+
+    type: Literal["choice"]
+    choice: str
+    probabilities: dict[str, Probability]
+    confidence: Probability
+    x_allowed_token_mass: Probability
+
+
+@closed
+class ScoreAnswer(TypedDict):
+    """The expected level and the probability of each, by number."""
+
+    type: Literal["score"]
+    score: Annotated[float, Field(ge=0, le=9)]
+    legend: dict[str, _Text]
+    probabilities: dict[str, Probability]
+    confidence: Probability
+    x_allowed_token_mass: Probability
+
+
+Answer = NoulAnswer | ChoiceAnswer | ScoreAnswer
+
+
+@closed
+class Usage(TypedDict):
+    """Tokens of all questions together."""
+
+    input_tokens: Count
+    output_tokens: Literal[0]
+
+
+@closed
+class Response(TypedDict):
+    """An answer to each question, under its id."""
+
+    model: str
+    answers: dict[str, Answer]
+    usage: Usage
+    x_cached_tokens: Count
 
 
 class _Strict(BaseModel):
@@ -59,6 +127,8 @@ class _NoulCriteria(_Strict):
 
 class Noul(_Strict):
     """A question whose answer is yes or no."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _ASKS_SOMETHING})
 
     type: Literal["noul"]
     instructions: _Described = None
@@ -76,9 +146,9 @@ class Noul(_Strict):
         criteria = self.criteria or _NoulCriteria()
         return [criteria.true or YES, criteria.false or NO]
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
-        """On the wire."""
-        return {"type": "noul", "noul": probabilities[0]}
+    def answer(self, probabilities: Sequence[float], mass: float) -> NoulAnswer:
+        """On the wire; `mass` is the share of the vocabulary's probability on the options."""
+        return {"type": "noul", "noul": probabilities[0], "x_allowed_token_mass": mass}
 
 
 class Choice(_Strict):
@@ -86,13 +156,13 @@ class Choice(_Strict):
 
     type: Literal["choice"]
     instructions: _Described = None
-    criteria: Annotated[dict[_Name, _Described], Field(min_length=2, max_length=255)]
+    criteria: Annotated[dict[NonEmpty, _Described], Field(min_length=2, max_length=255)]
 
     def options(self) -> list[Any]:
         """Descriptions in order; an option without one is its name."""
         return [name if description is None else description for name, description in self.criteria.items()]
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
+    def answer(self, probabilities: Sequence[float], mass: float) -> ChoiceAnswer:
         """On the wire."""
         by_name = dict(zip(self.criteria, probabilities, strict=True))
         return {
@@ -100,6 +170,7 @@ class Choice(_Strict):
             "choice": max(by_name, key=lambda name: by_name[name]),
             "probabilities": by_name,
             "confidence": choice_confidence(probabilities),
+            "x_allowed_token_mass": mass,
         }
 
 
@@ -114,7 +185,7 @@ class Score(_Strict):
         """The levels in order."""
         return self.criteria
 
-    def answer(self, probabilities: Sequence[float]) -> dict[str, Any]:
+    def answer(self, probabilities: Sequence[float], mass: float) -> ScoreAnswer:
         """On the wire."""
         return {
             "type": "score",
@@ -122,18 +193,22 @@ class Score(_Strict):
             "legend": {str(level): text for level, text in enumerate(self.criteria)},
             "probabilities": {str(level): p for level, p in enumerate(probabilities)},
             "confidence": score_confidence(probabilities),
+            "x_allowed_token_mass": mass,
         }
 
 
 Question = Annotated[Noul | Choice | Score, Field(discriminator="type")]
 
 
-class _Body(BaseModel):
+class Request(BaseModel):
+    """Questions about one state, each under its id."""
+
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     state: _Text
-    model: str
-    questions: Annotated[dict[_Name, Question], Field(min_length=1)]
+    model: ModelName
+    questions: Annotated[dict[NonEmpty, Question], Field(min_length=1)]
+    assets: None = None  # `_refuse_images` says why not
 
 
 @dataclass(frozen=True)
@@ -148,10 +223,10 @@ class SystemOneRequest:
         """One for each question, in order."""
         return [self._decision(name, question) for name, question in self.questions.items()]
 
-    def response(self, results: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
+    def response(self, results: Sequence[Result], model: str) -> Response:
         """What the service answered to `decisions`, on the wire; `model` is the name of the one that answered."""
-        answers = {
-            name: {**question.answer(result["probabilities"]), "x_allowed_token_mass": result["allowed_token_mass"]}
+        answers: dict[str, Answer] = {
+            name: question.answer(result["probabilities"], result["allowed_token_mass"])
             for (name, question), result in zip(self.questions.items(), results, strict=True)
         }
         return {
@@ -172,7 +247,7 @@ def parse_systemone(body: Any) -> SystemOneRequest:
     if isinstance(body, dict):
         _refuse_images(body)
     try:
-        checked = _Body.model_validate(body)
+        checked = Request.model_validate(body)
     except ValidationError as error:
         raise invalid(faults_of(error)) from error
     return SystemOneRequest(checked.state, checked.model, checked.questions)
@@ -191,11 +266,44 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+@closed
+class FaultBody(TypedDict):
+    """One thing that is wrong in the body, and where."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+@closed
+class Faults(TypedDict):
+    """What is wrong in the body."""
+
+    detail: Annotated[list[FaultBody], Field(min_length=1)]
+
+
+@closed
+class ErrorDetail(TypedDict):
+    """What went wrong."""
+
+    error_type: str
+    message: str
+
+
+@closed
+class Error(TypedDict):
+    """Any error but a wrong body."""
+
+    detail: ErrorDetail
+
+
 def error_response(error: ApiError) -> JSONResponse:
     """As TypeSafe's service answers: a list of faults for a wrong body, else one error with its type."""
     if error.status == HTTPStatus.BAD_REQUEST and error.code != UNKNOWN_MODEL:
         faults = error.faults or [Fault((), str(error))]
-        detail = [{"loc": ["body", *fault.where], "msg": fault.message, "type": fault.kind} for fault in faults]
-        return JSONResponse({"detail": detail}, status_code=422)
-    described = {"error_type": _ERROR_TYPES.get(error.status, "internal_error"), "message": str(error)}
-    return JSONResponse({"detail": described}, status_code=error.status)
+        wrong: Faults = {
+            "detail": [{"loc": ["body", *fault.where], "msg": fault.message, "type": fault.kind} for fault in faults]
+        }
+        return JSONResponse(wrong, status_code=422)
+    body: Error = {"detail": {"error_type": _ERROR_TYPES.get(error.status, "internal_error"), "message": str(error)}}
+    return JSONResponse(body, status_code=error.status)
