@@ -1,6 +1,6 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve synth test lint bench lock clean
+.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench lock clean
 
 ENV ?= local
 PORT ?= 4566
@@ -11,7 +11,7 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv, .venv-emulator, node_modules and .cache (done by every command that needs it)
-	@python3 -m tools.setup
+	@python3 -m tools.setup $(NEEDS)
 
 demo: setup ## deploy the local environment onto the embedded AWS emulator and ask it for a decision [PORT=4566]
 	@.venv/bin/python -m tools.demo up --port $(PORT)
@@ -21,12 +21,14 @@ destroy-demo: setup ## destroy it, check that nothing is left, stop the emulator
 
 serve: PORT = 8080
 serve: setup ## run the adapter alone on loopback, with the embedded model or another [MODEL=file.gguf PORT=8080]
-	@echo "http://127.0.0.1:$(PORT) answers when /ping does; Ctrl-C ends it"
-	@PYTHONPATH=container SEMIF_HOST=127.0.0.1 SEMIF_PORT=$(PORT) SEMIF_GGUF_PATH="$(MODEL)" exec .venv/bin/python -m adapter serve
+	@echo "http://127.0.0.1:$(PORT) is a page to try it, and the server itself, once the model is loaded; Ctrl-C ends it"
+	@PYTHONPATH=container SEMIF_HOST=127.0.0.1 SEMIF_PORT=$(PORT) SEMIF_GGUF_PATH="$(MODEL)" SEMIF_PLAYGROUND=1 \
+		exec .venv/bin/python -m adapter serve
 
 synth: setup ## write the CloudFormation templates of an environment to cdk.out/ [ENV=local]
 	@.venv/bin/python -m tools.synth $(ENV)
 
+test screenshot: NEEDS = --browser
 test: setup lint ## check and test everything
 	@.venv/bin/python -m pytest
 
@@ -34,6 +36,9 @@ lint: setup
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy
+
+screenshot: setup ## take the README's pictures of the playground anew
+	@.venv/bin/python -m tools.screenshot
 
 bench: setup ## measure the scoring engine against the plain path; QUICK=1 for a short run [QUICK=]
 	@QUICK=$(QUICK) .venv/bin/python -m bench

@@ -1,7 +1,8 @@
-"""Makes everything the other targets need: `python3 -m tools.setup`.
+"""Makes everything the other targets need: `python3 -m tools.setup [--browser]`.
 
-The machine must have Python, make and a compiler; nothing but Python's standard library is used here. Each step leaves
-a stamp that names its inputs: a second run does only what has changed, and a step that was interrupted is done again.
+The machine must have Python, make and a compiler, and Chromium where a browser is asked for; nothing but Python's
+standard library is used here. Each step leaves a stamp that names its inputs: a second run does only what has changed,
+and a step that was interrupted is done again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ REQUIREMENTS = ROOT / "requirements"
 # Portable: built for the host, it dies of an illegal instruction on virtual machines that list AMX but do not allow it.
 CMAKE_ARGS = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"
 
+# The commands by which tests drive a browser: Debian's packages that bring them.
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+
 
 class SetupError(Exception):
     """Set-up cannot go on; the message is one line that says what to do."""
@@ -35,7 +39,7 @@ class SetupError(Exception):
 def main() -> int:
     """Run every step that is not done yet. Returns the exit status."""
     try:
-        check_prerequisites()
+        check_prerequisites(browser="--browser" in sys.argv[1:])
         _step("build tools", VENV, ["build.txt"], _install_build_tools)
         _step("Python packages (llama.cpp is compiled: several minutes the first time)", VENV, ["dev.txt"], _install)
         _step("the emulator's Python packages", EMULATOR_VENV, ["emulator.txt"], _install_emulator)
@@ -47,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def check_prerequisites() -> None:
+def check_prerequisites(*, browser: bool = False) -> None:
     """Name every missing prerequisite at once, with the command that installs them on Debian and Ubuntu.
 
     Raises `SetupError`.
@@ -60,9 +64,12 @@ def check_prerequisites() -> None:
     for variable, command, what in (("CC", "cc", "a C compiler"), ("CXX", "c++", "a C++ compiler")):
         if shutil.which(os.environ.get(variable, command).split()[0]) is None:
             missing[what] = "build-essential"
+    if browser:
+        missing |= {command: package for command, package in BROWSER.items() if shutil.which(command) is None}
     if missing:
         packages = " ".join(sorted(set(missing.values())))
-        raise SetupError(f"missing: {', '.join(missing)}; install with: apt-get install -y {packages}")
+        options = " --no-install-recommends" if missing.keys() & BROWSER.keys() else ""
+        raise SetupError(f"missing: {', '.join(missing)}; install with: apt-get install -y{options} {packages}")
 
 
 def _can_make_environments() -> bool:

@@ -29,6 +29,24 @@ def test_missing_compilers_are_named_with_the_command_that_installs_them(tmp_pat
     )
 
 
+def test_a_missing_browser_is_named_where_one_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "chromium").symlink_to(sys.executable)
+    for compiler in ("cc", "c++"):
+        (tmp_path / compiler).symlink_to(sys.executable)
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.setup", "--browser"],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "set-up: missing: chromedriver; install with: apt-get install -y --no-install-recommends chromium-driver\n"
+    )
+
+
 def test_a_missing_venv_module_is_named_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     monkeypatch.setattr(sys, "executable", "false")  # a Python that cannot import ensurepip, as Debian ships it
