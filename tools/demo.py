@@ -178,6 +178,7 @@ class Demo:
         show("The embedded 135M model proves the pipeline; it does not decide well.")
         show()
         show("What to do next:")
+        show(f"  try it      {self._url}/endpoints/{name}/ in a browser")
         show(
             f"  ask it      AWS_ENDPOINT_URL={self._url} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
             "AWS_DEFAULT_REGION=us-east-1, then "
