@@ -109,6 +109,11 @@ class Context:
             raise EngineError(f"llama_decode returned {status}")
         return [None if index is None else self._logits(index) for index in rows_to_read]
 
+    def draw(self, sampler: Any) -> int:
+        """The token that a llama_sampler draws from the logits behind the last row of the last decode that was read."""
+        token: int = llama_cpp.llama_sampler_sample(sampler, self._context, -1)
+        return token
+
     def save(self, stream: int) -> NDArray[np.uint8]:
         """All that the sequence has left in the context, in ordinary memory."""
         size = llama_cpp.llama_state_seq_get_size(self._context, stream)

@@ -60,7 +60,8 @@ class ChatTemplate:
         with_system = self._try_render(
             [{"role": "system", "content": _SYSTEM_MARK}, {"role": "user", "content": _USER_MARK}]
         )
-        if with_system is not None and with_system.count(_SYSTEM_MARK) == 1:
+        self.has_system_role = with_system is not None and with_system.count(_SYSTEM_MARK) == 1
+        if with_system is not None and self.has_system_role:
             skeleton = with_system
         else:  # no system role: the instructions open the user's message, as such models' own examples do
             skeleton = self.render([{"role": "user", "content": f"{_SYSTEM_MARK}\n\n{_USER_MARK}"}])
@@ -72,18 +73,18 @@ class ChatTemplate:
         if _SYSTEM_MARK in rest:
             raise PromptError("the model's chat template writes the system message behind the user's")
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The template's text for `messages`, ready for an answer and without thinking.
+    def render(self, messages: Sequence[dict[str, Any]], *, for_answer: bool = True) -> str:
+        """The template's text for `messages`, without thinking, and unless told otherwise ready for an answer.
 
         Raises `PromptError` with the template's own complaint.
         """
         try:
             return str(
                 self._template.render(
-                    messages=messages, add_generation_prompt=True, enable_thinking=False, **self._specials
+                    messages=messages, add_generation_prompt=for_answer, enable_thinking=False, **self._specials
                 )
             )
-        except TemplateError as error:
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise PromptError(f"the model's chat template refuses the messages: {error}") from error
 
     def _try_render(self, messages: Sequence[dict[str, Any]]) -> str | None:

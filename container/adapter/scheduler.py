@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -10,19 +9,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from adapter.busy import Busy
+from adapter.chats import Chat, Chats
 from adapter.engine import Cancelled, Engine, Evaluation, TokenRun
+
+__all__ = ["Busy", "Job", "Scheduler"]
 
 _SMOOTHING = 0.2  # weight of the newest measurement in the running speed
 _ABORT_SECONDS = 10  # within which an evaluation ends that was told to; llama.cpp asks between the nodes of its graph
+_CHAT_SHARE = 0.25  # seconds that chats are granted for each second of decisions, while both wait
 _RESTART_SECONDS = 30  # after which to come back where the engine is broken and the platform starts another
-
-
-class Busy(Exception):  # noqa: N818 - an answer, not a fault
-    """The work could not be finished in time and was not accepted; `retry_after` is in seconds."""
-
-    def __init__(self, reason: str, retry_after: float) -> None:
-        super().__init__(reason)
-        self.retry_after = max(1, math.ceil(retry_after))
 
 
 @dataclass(eq=False)
@@ -47,14 +43,18 @@ class Scheduler:
     """Owns the engine: one thread evaluates what the queue holds, a prompt of each request in turn.
 
     Work is accepted only if, at the speed measured so far, everything accepted ends within every deadline. Everything
-    is accounted in tokens that the engine has not seen.
+    is accounted in tokens that the engine has not seen. Chats fill the gaps between decisions, in short steps.
     """
 
-    def __init__(self, engine: Engine, *, max_in_flight: int, deadline_seconds: float) -> None:
+    def __init__(
+        self, engine: Engine, *, max_in_flight: int, deadline_seconds: float, chats: Chats | None = None
+    ) -> None:
         """`max_in_flight` bounds prompts waiting or running, whatever their length."""
         self._engine = engine
         self._max_in_flight = max_in_flight
         self._deadline = deadline_seconds
+        self._chats = chats
+        self._granted = 0.0  # seconds that chats may take before the next decision; negative where they took too many
         self._jobs: deque[Job] = deque()  # accepted and not finished, whose turn it is first
         self._running: list[tuple[Job, int]] = []
         self._changed = threading.Condition()
@@ -72,10 +72,7 @@ class Scheduler:
         """
         costs = self._engine.novel_tokens(runs)
         with self._changed:
-            if self._draining:
-                raise Busy("shutting down", 1)
-            if (fault := self.fault()) is not None:
-                raise Busy(fault, _RESTART_SECONDS)
+            self._check_open()
             now = time.monotonic()
             job = Job(runs, costs, now + self._deadline, waiting=deque(range(len(runs))))
             if self._jobs:  # an idle engine is the best offer there is, however long the prompt
@@ -83,6 +80,15 @@ class Scheduler:
             self._jobs.append(job)
             self._changed.notify()
         return job
+
+    def submit_chat(self, chat: Chat) -> None:
+        """Queue a chat. Raises `Busy` where it cannot be answered."""
+        if self._chats is None:
+            raise Busy("no chats are answered here", _RESTART_SECONDS)
+        with self._changed:
+            self._check_open()
+            self._chats.add(chat)
+            self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """Drop a job whose caller has left, also while it runs."""
@@ -98,6 +104,11 @@ class Scheduler:
         """Prompts waiting or running."""
         with self._changed:
             return sum(len(job.runs) - len(job.results) for job in self._jobs)
+
+    @property
+    def chats_in_flight(self) -> int:
+        """Chats that wait or generate."""
+        return 0 if self._chats is None else len(self._chats)
 
     def fault(self) -> str | None:
         """Why the engine cannot decide at present; None while it can.
@@ -127,6 +138,8 @@ class Scheduler:
             self._engine.abort()
         for job in jobs:
             self._finish(job, Busy(reason, retry_after))
+        if self._chats:
+            self._chats.abandon(Busy(reason, retry_after))
 
     def close(self) -> None:
         """Finish what was accepted, then stop the engine's thread."""
@@ -135,12 +148,19 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Busy("shutting down", 1)
+        if (fault := self.fault()) is not None:
+            raise Busy(fault, _RESTART_SECONDS)
+
     def _admit(self, job: Job, now: float) -> None:
         """Raise `Busy` unless the job and all before it end in time, in whatever order they are served."""
-        backlog = self._seconds(sum(other.remaining for other in self._jobs))
+        slower = 1 + _CHAT_SHARE if self._chats else 1
+        backlog = self._seconds(self._remaining()) * slower
         if sum(len(other.runs) - len(other.results) for other in self._jobs) + len(job.runs) > self._max_in_flight:
             raise Busy(f"{self._max_in_flight} decisions are waiting already", backlog)
-        needed = backlog + self._seconds(job.remaining)
+        needed = backlog + self._seconds(job.remaining) * slower
         slack = min(other.deadline for other in (*self._jobs, job)) - now
         if needed > slack:
             raise Busy(
@@ -148,23 +168,58 @@ class Scheduler:
                 min(needed - slack, backlog),
             )
 
+    def _remaining(self) -> int:
+        return sum(job.remaining for job in self._jobs)
+
     def _seconds(self, tokens: int) -> float:
         return tokens / self._tokens_per_second if self._tokens_per_second else 0.0
 
     def _run(self) -> None:
-        while group := self._next_group():
+        while (group := self._next_group()) is not None:
+            if not group:
+                self._granted = 0
+                self._step_chat()
+                continue
+            started = time.monotonic()
             self._evaluate(group)
+            # What chats were granted and did not take is not kept for them; what they took too much is.
+            self._granted = min(self._granted, 0) + _CHAT_SHARE * (time.monotonic() - started)
+            while self._chat_may_go_first():
+                self._step_chat()
 
-    def _next_group(self) -> list[tuple[Job, int]]:
-        """Prompts to be evaluated at once, one of each job in turn; empty when it is time to stop."""
+    def _chat_may_go_first(self) -> bool:
+        """Whether a chat may do a step though decisions wait: out of what it is granted, and if none gets late."""
+        with self._changed:
+            self._running = []
+            if not self._chats or not self._jobs or self._granted <= 0:
+                return False
+            slack = min(job.deadline for job in self._jobs) - time.monotonic()
+            return self._seconds(self._remaining()) + self._chats.step_seconds < slack
+
+    def _step_chat(self) -> None:
+        if self._chats is None:
+            return
+        started = time.monotonic()
+        self._must_end = started + self._deadline
+        self._chats.step()
+        self._must_end = None
+        self._granted -= time.monotonic() - started
+
+    def _next_group(self) -> list[tuple[Job, int]] | None:
+        """Prompts to be evaluated at once, one of each job in turn.
+
+        Empty when there is nothing to do but chats, None when it is time to stop.
+        """
         with self._changed:
             self._running = []
             while True:
                 self._drop_late(time.monotonic())
                 if any(job.waiting for job in self._jobs):
                     break
-                if self._closing:
+                if self._chats:
                     return []
+                if self._closing:
+                    return None
                 self._changed.wait()
             while len(self._running) < self._engine.group_size and any(job.waiting for job in self._jobs):
                 job = self._jobs[0]
@@ -176,6 +231,8 @@ class Scheduler:
     def _drop_late(self, now: float) -> None:
         for job in [job for job in self._jobs if job.deadline < now]:
             self._finish(job, Busy("the work took longer than predicted", 1))
+        if self._chats:
+            self._chats.drop()
 
     def _evaluate(self, group: Sequence[tuple[Job, int]]) -> None:
         started = time.monotonic()

@@ -1,0 +1,98 @@
+"""What a chat request means: a conversation to a prompt, the prompt through the scheduler, tokens to a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from adapter.chats import Chat, Finished, FinishReason
+from adapter.conversation import ConversationBuilder, Message
+from adapter.generator import Sampling
+from adapter.scheduler import Scheduler
+from adapter.service import TooLarge
+
+
+class Reply:
+    """An answer as it comes; to be iterated once."""
+
+    def __init__(self, chat: Chat, events: asyncio.Queue[str | Finished | Exception]) -> None:
+        self._chat = chat
+        self._events = events
+        self.finish_reason: FinishReason | None = None  # until it has come
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Its pieces. Raises `Busy` or `EngineError` where there is no more; leaving off ends the generation."""
+        try:
+            while isinstance(event := await self._events.get(), str):
+                yield event
+        finally:
+            self._chat.cancelled = True
+        if isinstance(event, Exception):
+            raise event
+        self.finish_reason = event.reason
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the conversation as the model reads it."""
+        return len(self._chat.prompt.tokens)
+
+    @property
+    def reused_tokens(self) -> int:
+        """Those of them that were known already."""
+        return self._chat.reused
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far."""
+        return self._chat.generated
+
+
+class ChatService:
+    """Answers conversations with one model."""
+
+    def __init__(
+        self, prompts: ConversationBuilder, scheduler: Scheduler, *, max_tokens: int, deadline_seconds: float
+    ) -> None:
+        """`max_tokens` bounds a prompt, and a prompt and its answer together."""
+        self._prompts = prompts
+        self._scheduler = scheduler
+        self._max_tokens = max_tokens
+        self._deadline = deadline_seconds
+
+    async def answer(
+        self, messages: Sequence[Message], sampling: Sampling, *, stops: Sequence[str], max_tokens: int | None
+    ) -> Reply:
+        """Begin an answer of at most `max_tokens`, by default as many as there is room for.
+
+        Raises `PromptError`, `TooLarge` or `Busy` before any work.
+        """
+        deadline = time.monotonic() + self._deadline
+        prompt = await asyncio.to_thread(self._prompts.build, messages)
+        if len(prompt.tokens) > self._max_tokens:
+            raise TooLarge(
+                f"the messages have {len(prompt.tokens)} tokens; "
+                f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
+            )
+        room = self._max_tokens - len(prompt.tokens) + 1  # the last token of an answer is not read again
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[str | Finished | Exception] = asyncio.Queue()
+
+        def tell(event: str | Finished | Exception) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        chat = Chat(
+            prompt,
+            sampling,
+            stops=stops,
+            most_tokens=room if max_tokens is None else min(max_tokens, room),
+            deadline=deadline,
+            tell=tell,
+        )
+        self._scheduler.submit_chat(chat)
+        return Reply(chat, events)
+
+    @property
+    def in_flight(self) -> int:
+        """Chats that wait or generate."""
+        return self._scheduler.chats_in_flight
