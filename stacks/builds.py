@@ -1,31 +1,26 @@
-"""Builds that run inside the deploy: CodeBuild projects, and custom resources that start them and wait."""
+"""The builds of an environment: its model, its base images and the adapter's images, each named after its content."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import aws_cdk as cdk
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_assets as assets
-from aws_cdk import custom_resources
 from constructs import Construct
 
-from stacks.config import BaseImage, Model
-from stacks.logs import log_group
+from stacks.build_runner import BUILD_TIMEOUT, QUEUE_TIMEOUT, BuildRunner
+from stacks.images import DLC_ACCOUNTS, BaseImage
+from stacks.logs import Logs
+from stacks.models import Model
 
 _ROOT = Path(__file__).resolve().parent.parent
-
-# A custom resource lives an hour at most: the build with its wait in the queue ends before the poll does, the
-# poll before CloudFormation gives up, so that the one who knows the reason is the one who reports it.
-_BUILD_TIMEOUT = cdk.Duration.minutes(45)
-_QUEUE_TIMEOUT = cdk.Duration.minutes(8)
-_POLL_TIMEOUT = cdk.Duration.minutes(55)
-_RESOURCE_TIMEOUT = cdk.Duration.minutes(58)
-_POLL_INTERVAL = cdk.Duration.seconds(5)
+_ACCOUNTS_TABLE = "DeepLearningContainers"
 
 
 def _content_hash(*parts: str) -> str:
@@ -33,85 +28,22 @@ def _content_hash(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-class BuildRunner(Construct):
-    """Starts CodeBuild builds for custom resources and waits for them; one per stack."""
-
-    def __init__(self, scope: Construct, id_: str, *, log_retention_days: int) -> None:
-        super().__init__(scope, id_)
-        code = lambda_.Code.from_asset(
-            str(_ROOT / "lambda" / "build_runner"), exclude=["*", "!handler.py"], ignore_mode=cdk.IgnoreMode.DOCKER
-        )
-        logs = log_group(self, "Logs", retention_days=log_retention_days)
-        # One role of our own for both: CDK's default would bring the managed policy that may make any log group.
-        self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
-        logs.grant_write(self.role)
-
-        def function(name: str, handler: str, timeout: cdk.Duration) -> lambda_.Function:
-            return lambda_.Function(
-                self,
-                name,
-                code=code,
-                handler=handler,
-                runtime=lambda_.Runtime.PYTHON_3_14,
-                role=self.role.without_policy_updates(),
-                log_group=logs,
-                logging_format=lambda_.LoggingFormat.JSON,
-                memory_size=256,
-                timeout=timeout,
-            )
-
-        framework_logs = log_group(self, "FrameworkLogs", retention_days=log_retention_days)
-
-        def framework_role(name: str) -> iam.Role:
-            role = iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
-            framework_logs.grant_write(role)
-            return role
-
-        self._provider = custom_resources.Provider(
-            self,
-            "Provider",
-            on_event_handler=function("OnEvent", "handler.on_event", cdk.Duration.minutes(2)),
-            is_complete_handler=function("IsComplete", "handler.is_complete", cdk.Duration.minutes(1)),
-            query_interval=_POLL_INTERVAL,
-            total_timeout=_POLL_TIMEOUT,
-            log_group=framework_logs,
-            framework_on_event_role=framework_role("FrameworkOnEventRole"),
-            framework_complete_and_timeout_role=framework_role("FrameworkIsCompleteRole"),
-            # The framework's functions log every poll already; the state machine's own log would need the right
-            # to change the log deliveries of the whole account.
-            disable_waiter_state_machine_logging=True,
-        )
-
-    def run(self, scope: Construct, id_: str, *, project: codebuild.Project, content_hash: str) -> cdk.CustomResource:
-        """A resource that runs the project's build when it is made and whenever the hash changes.
-
-        Its attributes are the variables that the buildspec exports.
-        """
-        self.role.add_to_policy(
-            iam.PolicyStatement(
-                actions=[
-                    "codebuild:StartBuild",
-                    "codebuild:StopBuild",
-                    "codebuild:BatchGetBuilds",
-                    "codebuild:ListBuildsForProject",
-                ],
-                resources=[project.project_arn],
-            )
-        )
-        resource = cdk.CustomResource(
-            scope,
-            id_,
-            resource_type="Custom::Build",
-            service_token=self._provider.service_token,
-            service_timeout=_RESOURCE_TIMEOUT,
-            properties={"ProjectName": project.project_name, "ContentHash": content_hash},
-        )
-        resource.node.add_dependency(project, self.role)
-        return resource
+def _source(scope: Construct, id_: str, *paths: str) -> assets.Asset:
+    """The repository's files and folders of these paths, and no others: nothing else decides what a build makes."""
+    folders = {str(parent) for path in paths for parent in Path(path).parents if str(parent) != "."}
+    # As in a .dockerignore: a folder that is let in again is shut again but for what follows.
+    opened = [line for folder in sorted(folders) for line in (f"!{folder}", f"{folder}/*")]
+    return assets.Asset(
+        scope,
+        id_,
+        path=str(_ROOT),
+        exclude=["*", *opened, *(f"!{path}" for path in paths), "**/__pycache__"],
+        ignore_mode=cdk.IgnoreMode.DOCKER,
+    )
 
 
 class _Build(Construct):
-    """A CodeBuild project with a role, a log group and a source directory of its own."""
+    """A CodeBuild project with a role, a log group and a source of its own, and the resource that runs it."""
 
     def __init__(
         self,
@@ -121,16 +53,15 @@ class _Build(Construct):
         runner: BuildRunner,
         source: assets.Asset,
         buildspec: str,
-        variables: dict[str, str],
+        variables: Mapping[str, str],
         content_hash: str,
         privileged: bool,
-        log_retention_days: int,
+        logs: Logs,
     ) -> None:
         super().__init__(scope, id_)
-        logs = log_group(self, "Logs", retention_days=log_retention_days)
+        log_group = logs.group(self, "Logs")
         self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("codebuild.amazonaws.com"))
-        logs.grant_write(self.role)
-        logs.grant(runner.role, "logs:GetLogEvents")
+        log_group.grant_write(self.role)
         _grant_source(self.role, source)
         project = codebuild.Project(
             self,
@@ -141,19 +72,19 @@ class _Build(Construct):
             build_spec=codebuild.BuildSpec.from_source_filename(buildspec),
             environment=codebuild.BuildEnvironment(
                 build_image=codebuild.LinuxBuildImage.AMAZON_LINUX_2023_5,
-                compute_type=codebuild.ComputeType.SMALL,
+                compute_type=codebuild.ComputeType.MEDIUM,
                 privileged=privileged,
             ),
             environment_variables={
                 name: codebuild.BuildEnvironmentVariable(value=value) for name, value in variables.items()
             },
-            logging=codebuild.LoggingOptions(cloud_watch=codebuild.CloudWatchLoggingOptions(log_group=logs)),
-            timeout=_BUILD_TIMEOUT,
-            queued_timeout=_QUEUE_TIMEOUT,
+            logging=codebuild.LoggingOptions(cloud_watch=codebuild.CloudWatchLoggingOptions(log_group=log_group)),
+            timeout=BUILD_TIMEOUT,
+            queued_timeout=QUEUE_TIMEOUT,
         )
-        self.resource = runner.run(self, "Run", project=project, content_hash=content_hash)
+        self.resource = runner.run(self, "Run", project=project, log_group=log_group, content_hash=content_hash)
         # With the role goes its policy: a build that starts before it fails.
-        self.resource.node.add_dependency(self.role, logs)
+        self.resource.node.add_dependency(self.role)
 
 
 def _grant_source(role: iam.Role, source: assets.Asset) -> None:
@@ -179,33 +110,32 @@ class ModelBuild(_Build):
         *,
         runner: BuildRunner,
         model: Model,
+        archive: bool,
         bucket: s3.IBucket,
-        log_retention_days: int,
+        key: kms.IKey | None,
+        logs: Logs,
     ) -> None:
-        source = assets.Asset(
-            scope,
-            f"{id_}Source",
-            path=str(_ROOT / "stacks" / "model_build"),
-            exclude=["**/__pycache__"],
-            ignore_mode=cdk.IgnoreMode.DOCKER,
-        )
+        """`archive`: one `model.tar.gz` in place of the files as they are."""
+        source = _source(scope, f"{id_}Source", "requirements/build.txt", "stacks/model_build")
         variables = {
             "MODEL_NAME": model.name,
             "MODEL_FILE": model.file,
             "MODEL_BYTES": str(model.bytes),
             "MODEL_SHA256": model.sha256,
             "MODEL_SOURCE": json.dumps(model.source.describe(), sort_keys=True),
+            "MODEL_TOKENIZER": json.dumps(model.tokenizer and model.tokenizer.describe(), sort_keys=True),
+            "MODEL_ARCHIVE": json.dumps(archive),
         }
         super().__init__(
             scope,
             id_,
             runner=runner,
             source=source,
-            buildspec="buildspec.yml",
+            buildspec="stacks/model_build/buildspec.yml",
             variables={**variables, "MODEL_BUCKET": bucket.bucket_name},
             content_hash=_content_hash(source.asset_hash, json.dumps(variables, sort_keys=True)),
             privileged=False,
-            log_retention_days=log_retention_days,
+            logs=logs,
         )
         self.role.add_to_policy(
             iam.PolicyStatement(
@@ -220,11 +150,28 @@ class ModelBuild(_Build):
                 actions=["s3:PutObject", "s3:AbortMultipartUpload"], resources=[bucket.arn_for_objects("models/*")]
             )
         )
+        if key is not None:
+            # An upload in parts reads them back to join them.
+            self.role.add_to_policy(
+                iam.PolicyStatement(actions=["kms:GenerateDataKey", "kms:Decrypt"], resources=[key.key_arn])
+            )
         self.prefix = self.resource.get_att_string("MODEL_PREFIX")
 
 
-class ImageBuild(_Build):
-    """Builds the adapter's image into the repository; `digest` is what an endpoint runs."""
+def _base_image_account(stack: cdk.Stack) -> str:
+    """The account whose registry has the base images in the stack's region; a token where the region is one."""
+    if not cdk.Token.is_unresolved(stack.region):
+        return DLC_ACCOUNTS[stack.region]
+    table = stack.node.try_find_child(_ACCOUNTS_TABLE)
+    if not isinstance(table, cdk.CfnMapping):
+        table = cdk.CfnMapping(
+            stack, _ACCOUNTS_TABLE, mapping={region: {"account": account} for region, account in DLC_ACCOUNTS.items()}
+        )
+    return table.find_in_map(cdk.Aws.REGION, "account")
+
+
+class BaseImageCopy(_Build):
+    """Copies a base image into the repository; `digest` is what it has there."""
 
     def __init__(
         self,
@@ -234,44 +181,83 @@ class ImageBuild(_Build):
         runner: BuildRunner,
         base_image: BaseImage,
         repository: ecr.IRepository,
-        log_retention_days: int,
+        logs: Logs,
     ) -> None:
-        # The context of the build, what it installs, and the script that runs it: nothing else decides the image.
-        source = assets.Asset(
-            scope,
-            f"{id_}Source",
-            path=str(_ROOT),
-            exclude=[
-                "*",
-                "!container",
-                "!requirements",
-                "requirements/*",
-                "!requirements/build.txt",
-                "!requirements/container.txt",
-                "!stacks",
-                "stacks/*",
-                "!stacks/image_build",
-                "**/__pycache__",
-            ],
-            ignore_mode=cdk.IgnoreMode.DOCKER,
-        )
-        content_hash = _content_hash(source.asset_hash, base_image.reference, base_image.binding_commit)
+        source = _source(scope, f"{id_}Source", "stacks/image_build")
+        account = _base_image_account(cdk.Stack.of(scope))
+        registry = f"{account}.dkr.ecr.{cdk.Aws.REGION}.{cdk.Aws.URL_SUFFIX}"
+        content_hash = _content_hash(source.asset_hash, base_image.repository, base_image.digest)
         super().__init__(
             scope,
             id_,
             runner=runner,
             source=source,
-            buildspec="stacks/image_build/buildspec.yml",
+            buildspec="stacks/image_build/base.yml",
             variables={
                 "REPOSITORY_NAME": repository.repository_name,
                 "REPOSITORY_URI": repository.repository_uri,
-                "IMAGE_TAG": content_hash,
-                "BASE_IMAGE": base_image.reference,
+                # The source's digest alone: a script that changes copies nothing anew.
+                "IMAGE_TAG": f"base-{base_image.digest.removeprefix('sha256:')[:32]}",
+                "SOURCE_IMAGE": f"{registry}/{base_image.repository}@{base_image.digest}",
+            },
+            content_hash=content_hash,
+            privileged=True,
+            logs=logs,
+        )
+        repository.grant_pull_push(self.role)
+        self.role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+                resources=[
+                    cdk.Stack.of(self).format_arn(
+                        service="ecr", account=account, resource="repository", resource_name=base_image.repository
+                    )
+                ],
+            )
+        )
+        self.digest = self.resource.get_att_string("IMAGE_DIGEST")
+
+
+class AdapterImageBuild(_Build):
+    """Builds the adapter's image into the repository; `digest` is what a decision endpoint runs."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        runner: BuildRunner,
+        base_image: BaseImage,
+        base_digest: str,
+        repository: ecr.IRepository,
+        logs: Logs,
+    ) -> None:
+        """`base_digest`: the base image's copy in the repository."""
+        source = _source(
+            scope,
+            f"{id_}Source",
+            "container",
+            "requirements/build.txt",
+            "requirements/container.txt",
+            "stacks/image_build",
+        )
+        content_hash = _content_hash(source.asset_hash, base_image.digest, base_image.binding_commit)
+        super().__init__(
+            scope,
+            id_,
+            runner=runner,
+            source=source,
+            buildspec="stacks/image_build/adapter.yml",
+            variables={
+                "REPOSITORY_NAME": repository.repository_name,
+                "REPOSITORY_URI": repository.repository_uri,
+                "IMAGE_TAG": f"adapter-{content_hash}",
+                "BASE_IMAGE": repository.repository_uri_for_digest(base_digest),
                 "BINDING_COMMIT": base_image.binding_commit,
             },
             content_hash=content_hash,
             privileged=True,
-            log_retention_days=log_retention_days,
+            logs=logs,
         )
         repository.grant_pull_push(self.role)
         self.digest = self.resource.get_att_string("IMAGE_DIGEST")

@@ -1,23 +1,30 @@
-"""The stateless stack: builds, and the SageMaker endpoints that serve what they made."""
+"""The stateless stack: builds, the SageMaker endpoints that serve what they made, and what watches them."""
 
 import aws_cdk as cdk
-from aws_cdk import aws_applicationautoscaling as autoscaling
+from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ecr as ecr
-from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sagemaker as sagemaker
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from stacks.builds import BuildRunner, ImageBuild, ModelBuild
-from stacks.config import DecisionEndpoint, Environment, Scaling
-from stacks.logs import log_group
+from stacks.alarms import AlarmTopic, EndpointAlarms
+from stacks.build_runner import BuildRunner
+from stacks.builds import AdapterImageBuild, BaseImageCopy, ModelBuild
+from stacks.config import PREFIX, DecisionEndpoint, Endpoint, Environment, TextEndpoint
+from stacks.containers import variables
+from stacks.dashboard import EnvironmentDashboard, Shown
+from stacks.logs import Logs
+from stacks.metrics import EndpointMetrics
+from stacks.rollout import RolloutCheck
+from stacks.sagemaker_endpoint import VARIANT, SageMakerEndpoint
 
-# Part of the scaling target's name and of every metric: the same in all endpoints, for ever.
-_VARIANT = "main"
+_MODEL_DATA = sagemaker.CfnModel.ModelDataSourceProperty
 
 
 class EndpointsStack(cdk.Stack):
-    """One model, one image, and every endpoint of the environment that runs them."""
+    """One model, the images of each kind of instance, and every endpoint of the environment that runs them."""
 
     def __init__(
         self,
@@ -28,170 +35,170 @@ class EndpointsStack(cdk.Stack):
         environment_config: Environment,
         bucket: s3.IBucket,
         repository: ecr.IRepository,
+        key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, id_, env=env, description="Decision endpoints and the builds behind them")
         config = environment_config
-        runner = BuildRunner(self, "BuildRunner", log_retention_days=config.log_retention_days)
-        model = ModelBuild(
-            self,
-            "ModelBuild",
-            runner=runner,
-            model=config.model,
-            bucket=bucket,
-            log_retention_days=config.log_retention_days,
-        )
-        image = ImageBuild(
-            self,
-            "ImageBuild",
-            runner=runner,
-            base_image=config.base_image,
-            repository=repository,
-            log_retention_days=config.log_retention_days,
-        )
-        cdk.CfnOutput(self, "ModelPrefix", value=model.prefix, description="Where the model lies in the bucket")
-        cdk.CfnOutput(self, "ImageDigest", value=image.digest, description="The image that the endpoints run")
+        logs = Logs(retention_days=config.log_retention_days, key=key)
+        runner = BuildRunner(self, "BuildRunner", logs=logs)
+        check = RolloutCheck(self, "RolloutCheck", logs=logs)
+        model_data = _build_model(self, config, runner=runner, bucket=bucket, key=key, logs=logs)
+        images = {
+            on_gpu: _Images(self, config, on_gpu=on_gpu, runner=runner, repository=repository, logs=logs)
+            for on_gpu in sorted({endpoint.on_gpu for endpoint in config.endpoints})
+        }
+        topic = None
+        if any(endpoint.alarms for endpoint in config.endpoints):
+            topic = AlarmTopic(self, "Alarms", email=config.alarm_email).topic
+        shown: list[Shown] = []
+        alarms: list[cloudwatch.IAlarm] = []
         for endpoint in config.endpoints:
             title = "".join(part.capitalize() for part in endpoint.name.split("-"))
-            Endpoint(
+            name = config.endpoint_name(endpoint)
+            metrics = EndpointMetrics(endpoint_name=name, variant_name=VARIANT)
+            its_alarms = _alarms(self, f"{title}Alarms", endpoint, metrics=metrics, topic=topic)
+            served = SageMakerEndpoint(
                 self,
                 f"{title}Endpoint",
                 config=endpoint,
-                endpoint_name=config.endpoint_name(endpoint),
-                image_uri=repository.repository_uri_for_digest(image.digest),
-                model_uri=bucket.s3_url_for_object(model.prefix),
+                endpoint_name=name,
+                image_uri=images[endpoint.on_gpu].uri_for(endpoint),
+                variables=variables(endpoint, endpoint_name=name, model=config.model),
+                model_data=model_data if _takes_artifact(endpoint) else None,
                 bucket=bucket,
                 repository=repository,
-                log_retention_days=config.log_retention_days,
+                key=key,
+                logs=logs,
+                rollback_alarms=its_alarms.rollback if its_alarms else [],
             )
+            if its_alarms is not None:
+                its_alarms.grant_describe(served.role)
+                its_alarms.wait_for(served.resource)
+                alarms.extend(its_alarms.all)
+            check.check(
+                served,
+                "RolloutCheck",
+                config=endpoint,
+                endpoint=served.resource,
+                endpoint_config_name=served.endpoint_config.attr_endpoint_config_name,
+                endpoint_arn=served.arn,
+            )
+            shown.append(_shown(endpoint, metrics, served))
+            cdk.CfnOutput(self, f"{title}EndpointName", value=name, description="What callers invoke")
             cdk.CfnOutput(
-                self, f"{title}EndpointName", value=config.endpoint_name(endpoint), description="What callers invoke"
+                self,
+                f"{title}EndpointInvokePolicy",
+                value=served.invoke_policy.managed_policy_arn,
+                description="The policy of whoever may invoke it",
             )
+        EnvironmentDashboard(self, "Dashboard", name=f"{PREFIX}-{config.name}", endpoints=shown, alarms=alarms)
 
 
-class Endpoint(Construct):
-    """A SageMaker endpoint that runs the adapter's image over the model in the bucket."""
+def _takes_artifact(endpoint: Endpoint) -> bool:
+    """Whether the endpoint serves the environment's model."""
+    return not (isinstance(endpoint, TextEndpoint) and endpoint.hub_model)
+
+
+def _build_model(
+    stack: cdk.Stack,
+    config: Environment,
+    *,
+    runner: BuildRunner,
+    bucket: s3.IBucket,
+    key: kms.IKey | None,
+    logs: Logs,
+) -> sagemaker.CfnModel.ModelDataSourceProperty | None:
+    """Package the model, and say where its files lie; None where no endpoint takes it."""
+    if not any(map(_takes_artifact, config.endpoints)):
+        return None
+    model = ModelBuild(
+        stack,
+        "ModelBuild",
+        runner=runner,
+        model=config.model,
+        archive=config.model_archive,
+        bucket=bucket,
+        key=key,
+        logs=logs,
+    )
+    cdk.CfnOutput(stack, "ModelPrefix", value=model.prefix, description="Where the model lies in the bucket")
+    uri = bucket.s3_url_for_object(model.prefix)
+    kind = ("S3Object", "Gzip") if config.model_archive else ("S3Prefix", "None")
+    return _MODEL_DATA(
+        s3_data_source=sagemaker.CfnModel.S3DataSourceProperty(
+            s3_uri=f"{uri}model.tar.gz" if config.model_archive else uri,
+            s3_data_type=kind[0],
+            compression_type=kind[1],
+        )
+    )
+
+
+class _Images:
+    """The images of one kind of instance, in the account's own repository."""
 
     def __init__(
         self,
-        scope: Construct,
-        id_: str,
+        stack: cdk.Stack,
+        config: Environment,
         *,
-        config: DecisionEndpoint,
-        endpoint_name: str,
-        image_uri: str,
-        model_uri: str,
-        bucket: s3.IBucket,
+        on_gpu: bool,
+        runner: BuildRunner,
         repository: ecr.IRepository,
-        log_retention_days: int,
+        logs: Logs,
     ) -> None:
-        super().__init__(scope, id_)
-        logs = log_group(
-            self, "Logs", retention_days=log_retention_days, name=f"/aws/sagemaker/Endpoints/{endpoint_name}"
-        )
-        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
-        # Every model, not only this one: while an update runs, the old configuration may still start instances.
-        role.add_to_policy(
-            iam.PolicyStatement(actions=["s3:GetObject"], resources=[bucket.arn_for_objects("models/*")])
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["s3:ListBucket"],
-                resources=[bucket.bucket_arn],
-                conditions={"StringLike": {"s3:prefix": "models/*"}},
+        """Copy the base, and build the adapter's image on it where a decision endpoint needs it."""
+        kind = "Gpu" if on_gpu else "Cpu"
+        base_image = config.base_images.gpu if on_gpu else config.base_images.cpu
+        self._repository = repository
+        self._base = BaseImageCopy(
+            stack, f"{kind}BaseImage", runner=runner, base_image=base_image, repository=repository, logs=logs
+        ).digest
+        cdk.CfnOutput(stack, f"{kind}BaseImageDigest", value=self._base, description="What text endpoints run")
+        self._adapter: str | None = None
+        if any(isinstance(e, DecisionEndpoint) and e.on_gpu == on_gpu for e in config.endpoints):
+            self._adapter = AdapterImageBuild(
+                stack,
+                f"{kind}AdapterImage",
+                runner=runner,
+                base_image=base_image,
+                base_digest=self._base,
+                repository=repository,
+                logs=logs,
+            ).digest
+            cdk.CfnOutput(
+                stack, f"{kind}AdapterImageDigest", value=self._adapter, description="What decision endpoints run"
             )
-        )
-        repository.grant_pull(role)
-        logs.grant_write(role)
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["cloudwatch:PutMetricData"],
-                resources=["*"],
-                conditions={"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Endpoints"}},
-            )
-        )
-        model = sagemaker.CfnModel(
-            self,
-            "Model",
-            execution_role_arn=role.role_arn,
-            enable_network_isolation=True,
-            primary_container=sagemaker.CfnModel.ContainerDefinitionProperty(
-                image=image_uri,
-                environment=dict(config.environment),
-                # Files as they are: a GGUF hardly compresses, and unpacking costs start-up time.
-                model_data_source=sagemaker.CfnModel.ModelDataSourceProperty(
-                    s3_data_source=sagemaker.CfnModel.S3DataSourceProperty(
-                        s3_uri=model_uri, s3_data_type="S3Prefix", compression_type="None"
-                    )
-                ),
-            ),
-        )
-        # The role's ARN alone does not wait for its policy.
-        model.node.add_dependency(role)
-        # No name on model and configuration: every property of theirs is create-only, so a change replaces them.
-        endpoint_config = sagemaker.CfnEndpointConfig(
-            self, "Config", production_variants=[_variant(config, model.attr_model_name)]
-        )
-        endpoint = sagemaker.CfnEndpoint(
-            self,
-            "Endpoint",
-            endpoint_name=endpoint_name,
-            endpoint_config_name=endpoint_config.attr_endpoint_config_name,
-            # Without it a deploy resets the number of instances that scaling chose.
-            retain_all_variant_properties=config.scaling is not None,
-        )
-        endpoint.node.add_dependency(logs)
-        if config.scaling is not None:
-            _scale(self, endpoint, minimum=config.instances, scaling=config.scaling)
+
+    def uri_for(self, endpoint: Endpoint) -> str:
+        """The image of such an endpoint, by digest."""
+        digest = self._adapter if isinstance(endpoint, DecisionEndpoint) else self._base
+        assert digest is not None  # noqa: S101  built above, where there is a decision endpoint
+        return self._repository.repository_uri_for_digest(digest)
 
 
-def _variant(config: DecisionEndpoint, model_name: str) -> sagemaker.CfnEndpointConfig.ProductionVariantProperty:
-    """The one production variant: a plain instance type, or an ordered pool of types."""
-    pool = [
-        sagemaker.CfnEndpointConfig.InstancePoolProperty(instance_type=instance_type, priority=priority)
-        for priority, instance_type in enumerate(config.instance_pool, start=1)
-    ]
-    return sagemaker.CfnEndpointConfig.ProductionVariantProperty(
-        variant_name=_VARIANT,
-        model_name=model_name,
-        initial_instance_count=config.instances,
-        initial_variant_weight=1,
-        instance_type=config.instance_type,
-        instance_pools=pool or None,
-        variant_instance_provision_timeout_in_seconds=config.provision_timeout_seconds if pool else None,
-        container_startup_health_check_timeout_in_seconds=config.startup_timeout_seconds,
-        model_data_download_timeout_in_seconds=config.download_timeout_seconds,
-        routing_config=sagemaker.CfnEndpointConfig.RoutingConfigProperty(routing_strategy="LEAST_OUTSTANDING_REQUESTS"),
+def _alarms(
+    stack: cdk.Stack, id_: str, endpoint: Endpoint, *, metrics: EndpointMetrics, topic: sns.ITopic | None
+) -> EndpointAlarms | None:
+    if endpoint.alarms is None or topic is None:
+        return None
+    return EndpointAlarms(
+        stack,
+        id_,
+        metrics=metrics,
+        thresholds=endpoint.alarms,
+        decides=isinstance(endpoint, DecisionEndpoint),
+        has_gpu=endpoint.on_gpu,
+        # Without work an asynchronous endpoint has none.
+        min_instances=0 if endpoint.asynchronous else endpoint.instances,
+        topic=topic,
     )
 
 
-def _scale(scope: Construct, endpoint: sagemaker.CfnEndpoint, *, minimum: int, scaling: Scaling) -> None:
-    """Keep the concurrent requests per instance near the target.
-
-    L1, because the L2 target makes a role that SageMaker does not use: scaling has a service-linked one.
-    """
-    target = autoscaling.CfnScalableTarget(
-        scope,
-        "ScalableTarget",
-        service_namespace="sagemaker",
-        scalable_dimension="sagemaker:variant:DesiredInstanceCount",
-        resource_id=f"endpoint/{endpoint.attr_endpoint_name}/variant/{_VARIANT}",
-        min_capacity=minimum,
-        max_capacity=scaling.max_instances,
-    )
-    autoscaling.CfnScalingPolicy(
-        scope,
-        "ScalingPolicy",
-        policy_name=f"{_VARIANT}-concurrent-requests",
-        policy_type="TargetTrackingScaling",
-        scaling_target_id=target.attr_id,
-        target_tracking_scaling_policy_configuration=(
-            autoscaling.CfnScalingPolicy.TargetTrackingScalingPolicyConfigurationProperty(
-                target_value=scaling.concurrent_requests,
-                scale_in_cooldown=scaling.scale_in_cooldown_seconds,
-                scale_out_cooldown=scaling.scale_out_cooldown_seconds,
-                predefined_metric_specification=autoscaling.CfnScalingPolicy.PredefinedMetricSpecificationProperty(
-                    predefined_metric_type="SageMakerVariantConcurrentRequestsPerModelHighResolution"
-                ),
-            )
-        ),
+def _shown(endpoint: Endpoint, metrics: EndpointMetrics, served: SageMakerEndpoint) -> Shown:
+    return Shown(
+        metrics=metrics,
+        log_group_name=served.log_group.log_group_name,
+        decides=isinstance(endpoint, DecisionEndpoint),
+        has_gpu=endpoint.on_gpu,
+        instance_types=endpoint.instance_types,
     )

@@ -1,6 +1,9 @@
 """Log groups that belong to a stack, so that retention is set and destroy takes them away."""
 
+from dataclasses import dataclass
+
 from aws_cdk import RemovalPolicy
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
@@ -20,15 +23,23 @@ _RETENTION = {
 }
 
 
-def log_group(scope: Construct, id_: str, *, retention_days: int, name: str | None = None) -> logs.LogGroup:
-    """A log group that goes with its stack; `name` only where AWS writes to a fixed one.
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """How an environment keeps its logs: for how long, and under which key (None: CloudWatch's own)."""
 
-    A group that AWS makes by itself, at the first line, keeps its lines forever and outlives the stack.
-    """
-    return logs.LogGroup(
-        scope,
-        id_,
-        log_group_name=name,
-        retention=_RETENTION[retention_days],
-        removal_policy=RemovalPolicy.DESTROY,
-    )
+    retention_days: int
+    key: kms.IKey | None = None
+
+    def group(self, scope: Construct, id_: str, *, name: str | None = None) -> logs.LogGroup:
+        """A log group that goes with its stack; `name` only where AWS writes to a fixed one.
+
+        A group that AWS makes by itself, at the first line, keeps its lines forever and outlives the stack.
+        """
+        return logs.LogGroup(
+            scope,
+            id_,
+            log_group_name=name,
+            retention=_RETENTION[self.retention_days],
+            encryption_key=self.key,
+            removal_policy=RemovalPolicy.DESTROY,
+        )

@@ -5,6 +5,7 @@ import aws_cdk as cdk
 from stacks.artifacts import ArtifactsStack
 from stacks.config import PREFIX, Environment
 from stacks.endpoints import EndpointsStack
+from stacks.sagemaker_endpoint import expiring_prefixes
 
 
 def build(app: cdk.App, environment: Environment) -> tuple[ArtifactsStack, EndpointsStack]:
@@ -17,6 +18,8 @@ def build(app: cdk.App, environment: Environment) -> tuple[ArtifactsStack, Endpo
         env=target,
         removable=environment.removable,
         log_retention_days=environment.log_retention_days,
+        customer_managed_key=environment.customer_managed_key,
+        expiring_prefixes=expiring_prefixes(environment),
     )
     endpoints = EndpointsStack(
         app,
@@ -25,6 +28,7 @@ def build(app: cdk.App, environment: Environment) -> tuple[ArtifactsStack, Endpo
         environment_config=environment,
         bucket=artifacts.bucket,
         repository=artifacts.repository,
+        key=artifacts.key,
     )
     for stack in (artifacts, endpoints):
         cdk.Tags.of(stack).add("project", PREFIX)

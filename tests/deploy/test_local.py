@@ -18,8 +18,8 @@ from tools.demo import EXAMPLE
 from tools.leftovers import leftovers
 
 NAME = "decision-endpoints-local-decision"
-ONE_THREAD = {"endpoint": {"environment": {"SEMIF_THREADS": "1"}}}
-NO_THREAD = {"endpoint": {"environment": {"SEMIF_THREADS": "0"}}}
+ONE_THREAD = {"endpoint": {"threads": 1}}
+NO_CACHE = {"endpoint": {"environment": {"SEMIF_CACHE_BYTES": "-1"}}}
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +79,16 @@ def test_the_model_and_the_image_are_what_the_builds_made(emulator: Emulator, ou
     assert (manifest["name"], manifest["sha256"]) == (LOCAL.model.name, LOCAL.model.sha256)
 
     repository, _, digest = container["Image"].partition("@")
-    assert digest == outputs["ImageDigest"]
-    (image,) = emulator.client("ecr").list_images(repositoryName=repository.split("/", 1)[1])["imageIds"]
-    assert image["imageDigest"] == digest
+    assert digest == outputs["CpuAdapterImageDigest"]
+    images = emulator.client("ecr").list_images(repositoryName=repository.split("/", 1)[1])["imageIds"]
+    assert {image["imageDigest"] for image in images} == {digest, outputs["CpuBaseImageDigest"]}
 
 
 def test_a_second_deploy_changes_and_builds_nothing(emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]) -> None:
     before = builds(emulator), configs(emulator), endpoint(emulator)["LastModifiedTime"]
     assert cdk_cli.deploy() == outputs
     assert (builds(emulator), configs(emulator), endpoint(emulator)["LastModifiedTime"]) == before
-    assert len(before[0]) == 2
+    assert len(before[0]) == 3
 
 
 def test_a_changed_variable_updates_the_endpoint_in_place(
@@ -100,7 +100,7 @@ def test_a_changed_variable_updates_the_endpoint_in_place(
     (new_config,), (new_model,) = configs(emulator), models(emulator)
     assert new_config != old_config
     assert new_model["ModelName"] != old_model["ModelName"]
-    assert new_model["PrimaryContainer"]["Environment"] == {"SEMIF_THREADS": "1"}
+    assert new_model["PrimaryContainer"]["Environment"]["SEMIF_THREADS"] == "1"
     served = endpoint(emulator)
     assert (served["EndpointConfigName"], served["EndpointStatus"]) == (new_config, "InService")
     assert served["CreationTime"] == created
@@ -112,8 +112,8 @@ def test_an_update_that_does_not_start_rolls_back_and_the_endpoint_goes_on_servi
     emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]
 ) -> None:
     before = configs(emulator), [model["ModelName"] for model in models(emulator)]
-    with pytest.raises(CdkError, match=r"AWS::SageMaker::Endpoint .*SEMIF_THREADS"):
-        cdk_cli.deploy(NO_THREAD)
+    with pytest.raises(CdkError, match=r"AWS::SageMaker::Endpoint .*SEMIF_CACHE_BYTES"):
+        cdk_cli.deploy(NO_CACHE)
     stack_name = "decision-endpoints-local-endpoints"
     (stack,) = emulator.client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
