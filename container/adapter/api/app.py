@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from adapter.api import errors, openai_decisions, systemone
 from adapter.api.auth import bearer_check
 from adapter.api.body import read_json
+from adapter.api.chat import ChatRequest, EventStream, completion, events, parse_chat
 from adapter.api.emf import EmbeddedMetrics
 from adapter.api.errors import ApiError, as_api_error
 from adapter.api.floating_json import FloatingJSONResponse
@@ -24,10 +25,12 @@ from adapter.api.invocations import kind_of, parse_decision, parse_shared
 from adapter.api.metrics import Metrics
 from adapter.api.models import check_model, model_list
 from adapter.api.openai_decisions import DecisionsRequest, parse_decisions
+from adapter.api.openapi import document
 from adapter.api.playground import playground
 from adapter.api.record import record_of
 from adapter.api.systemone import SystemOneRequest, parse_systemone
 from adapter.api.telemetry import Telemetry, write_line, write_log_to_stdout
+from adapter.chat_service import ChatService, Reply
 from adapter.result import Result, Timing
 from adapter.service import Decision, DecisionService
 from adapter.settings import Settings
@@ -41,6 +44,7 @@ _ERROR_RESPONSES: dict[str, Callable[[ApiError], JSONResponse]] = {
     "/v1/systemone": systemone.error_response,
     "/v1/models": systemone.error_response,
     "/v1/decisions": openai_decisions.error_response,
+    "/v1/chat/completions": openai_decisions.error_response,
 }
 
 
@@ -48,12 +52,12 @@ class _CallerLeft(Exception):  # noqa: N818 - nobody's fault
     """The caller hung up before the answer was ready."""
 
 
-def create_app(service: DecisionService, settings: Settings) -> FastAPI:
-    """The application over a service that is ready."""
+def create_app(service: DecisionService, chats: ChatService, settings: Settings) -> FastAPI:
+    """The application over services that are ready."""
     write_log_to_stdout()
-    metrics = Metrics(service)
+    metrics = Metrics(service, chats)
     embedded = _embedded_metrics(service, settings)
-    handlers = _Handlers(service, settings, metrics)
+    handlers = _Handlers(service, chats, settings, metrics)
     app = FastAPI(
         title="decision-endpoints adapter",
         docs_url=None,
@@ -66,12 +70,14 @@ def create_app(service: DecisionService, settings: Settings) -> FastAPI:
     guarded.add_api_route("/invocations", handlers.invocations, methods=["POST"])
     guarded.add_api_route("/v1/systemone", handlers.systemone, methods=["POST"])
     guarded.add_api_route("/v1/decisions", handlers.decisions, methods=["POST"])
+    guarded.add_api_route("/v1/chat/completions", handlers.chat, methods=["POST"])
     guarded.add_api_route("/v1/models", handlers.models, methods=["GET"])
     guarded.add_api_route("/metrics", handlers.metrics, methods=["GET"])
+    guarded.add_api_route("/openapi.json", handlers.openapi, methods=["GET"])
     app.include_router(guarded)
     if settings.playground:
         app.add_api_route("/", playground(), methods=["GET"], include_in_schema=False)
-    paths = ("/ping", "/invocations", "/v1/systemone", "/v1/decisions", "/v1/models", "/metrics")
+    paths = {route.path for route in (*app.routes, *guarded.routes) if isinstance(route, Route)}
     app.add_middleware(Telemetry, metrics=metrics, embedded=embedded, paths=paths)
     _answer_errors(app, metrics)
     return app
@@ -102,11 +108,15 @@ def _writing(embedded: EmbeddedMetrics | None) -> Callable[[FastAPI], AbstractAs
 class _Handlers:
     """What each path does."""
 
-    def __init__(self, service: DecisionService, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, service: DecisionService, chats: ChatService, settings: Settings, metrics: Metrics
+    ) -> None:
         self._service = service
+        self._chats = chats
         self._settings = settings
         self._metrics = metrics
         self._since = datetime.now(timezone.utc)
+        self._document = document(settings, service.model_name)
 
     async def ping(self) -> Response:
         """Whether the model can decide."""
@@ -123,6 +133,8 @@ class _Handlers:
             return await self._answer(request, parse_systemone(body))
         if kind == "openai-decisions":
             return await self._answer(request, parse_decisions(body))
+        if kind == "chat":
+            return await self._chat(request, parse_chat(body))
         if kind == "decision":
             results, _ = await self._decide(request, [parse_decision(body)])
             return JSONResponse({"result": results[0]})
@@ -142,6 +154,11 @@ class _Handlers:
         record_of(request).kind = "openai-decisions"
         return await self._answer(request, parse_decisions(await self._read(request)))
 
+    async def chat(self, request: Request) -> Response:
+        """OpenAI chat completions."""
+        record_of(request).kind = "chat"
+        return await self._chat(request, parse_chat(await self._read(request)))
+
     async def models(self) -> Response:
         """The model and its aliases."""
         return JSONResponse(model_list(self._service.model_name, self._since))
@@ -149,6 +166,10 @@ class _Handlers:
     async def metrics(self) -> Response:
         """For Prometheus."""
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def openapi(self) -> Response:
+        """What all of this accepts and answers."""
+        return JSONResponse(self._document)
 
     async def _read(self, request: Request) -> Any:
         return await read_json(request, self._settings.max_body_bytes)
@@ -164,12 +185,44 @@ class _Handlers:
         self._metrics.observe(results)
         return results, timing
 
+    async def _chat(self, request: Request, asked: ChatRequest) -> Response:
+        if asked.model is not None:
+            check_model(asked.model, self._service.model_name)
+        beginning = self._chats.answer(
+            asked.conversation(), asked.sampling(), stops=asked.stops, max_tokens=asked.most_tokens
+        )
+        with ExitStack() as at_end:
+            reply = at_end.enter_context(await _unless_caller_leaves(request, beginning))
+            at_end.callback(self._count_chat, request, reply)
+            if not asked.stream:
+                text = await _unless_caller_leaves(request, reply.text())
+                return JSONResponse(completion(reply, text, self._service.model_name))
+            # What fails before there is anything to say is an answer with a status of its own.
+            first = await _unless_caller_leaves(request, reply.next())
+            sent = events(
+                reply,
+                first,
+                self._service.model_name,
+                with_usage=asked.with_usage,
+                error_body=lambda error: bytes(_error_response(request, as_api_error(error)).body),
+            )
+            return EventStream(sent, at_end.pop_all())
+
+    def _count_chat(self, request: Request, reply: Reply) -> None:
+        record_of(request).add_chat(reply)
+        self._metrics.observe_chat(reply)
+
+
+def _error_response(request: Request, error: ApiError) -> JSONResponse:
+    """In the shape of the API that was asked."""
+    return _ERROR_RESPONSES.get(request.url.path, errors.error_response)(error)
+
 
 def _answer_errors(app: FastAPI, metrics: Metrics) -> None:
     """Everything that is raised becomes an answer in the shape of the API that was asked."""
 
     def respond(request: Request, error: ApiError, headers: dict[str, str]) -> Response:
-        response = _ERROR_RESPONSES.get(request.url.path, errors.error_response)(error)
+        response = _error_response(request, error)
         response.headers.update(headers)
         if error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)

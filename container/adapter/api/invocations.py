@@ -33,7 +33,7 @@ class OptionBody(_Strict):
 
 
 class DecisionBody(_Strict):
-    """The wire's `D`."""
+    """One question about one state, with the options to choose from. Their ids are unique."""
 
     id: NonEmpty
     state: Annotated[Any, WithJsonSchema(_STATE_SCHEMA)]
@@ -92,24 +92,25 @@ class SharedResults(TypedDict):
     timing: Timing
 
 
-Kind = Literal["decision", "decisions", "systemone", "openai-decisions"]
-_KINDS: dict[str, Kind] = {  # by the top-level key that no other kind of body has
+Kind = Literal["decision", "decisions", "systemone", "openai-decisions", "chat"]
+KINDS: dict[str, Kind] = {  # by the top-level key that no other kind of body has
     "decision": "decision",
     "decisions": "decisions",
     "state": "systemone",
     "input": "openai-decisions",
+    "messages": "chat",
 }
 _ACCEPTED = (
-    "accepted are {'decision': ...}, {'decisions': [...]}, a System One request {'state', 'model', 'questions'} "
-    "and an OpenAI Decisions request {'input', 'model', 'questions'}"
+    "accepted are {'decision': ...}, {'decisions': [...]}, a System One request {'state', 'model', 'questions'}, "
+    "an OpenAI Decisions request {'input', 'model', 'questions'} and an OpenAI chat request {'messages': [...]}"
 )
 
 
 def kind_of(body: Any) -> Kind:
     """Whose body it is. Raises `ApiError` 400, which names what is accepted, for one of no kind or of several."""
-    found = [key for key in _KINDS if key in body] if isinstance(body, dict) else []
+    found = [key for key in KINDS if key in body] if isinstance(body, dict) else []
     if len(found) == 1:
-        return _KINDS[found[0]]
+        return KINDS[found[0]]
     if not isinstance(body, dict):
         fault = "the body must be a JSON object"
     elif found:

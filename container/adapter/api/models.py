@@ -12,7 +12,7 @@ from adapter.result import Count, closed
 
 # The hosted APIs' own models: a client that changes nothing but its base URL asks for one of them.
 ALIASES = ("jev-latest", "gpt-6-luna")
-_FAMILIES = ("jev-", "gpt-")
+FAMILIES = ("jev-", "gpt-")
 
 
 @closed
@@ -45,7 +45,7 @@ class ModelList(TypedDict):
 
 def check_model(asked: str, name: str) -> None:
     """Raises `ApiError` unless `asked` is the model's `name` or one of the hosted APIs' models."""
-    if asked != name and not asked.startswith(_FAMILIES):
+    if asked != name and not asked.startswith(FAMILIES):
         raise ApiError(
             400,
             f"model {asked!r} is not served here; send {name!r}, 'jev-latest' or another jev-* or gpt-* name",

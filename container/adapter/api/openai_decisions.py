@@ -127,7 +127,9 @@ class Response(TypedDict):
     usage: Usage
 
 
-class _ChoiceBody(_Strict):
+class ChoiceBody(_Strict):
+    """A choice; values are unique, and `true` is not `"true"`."""
+
     value: _Value
     description: str | None = None
 
@@ -137,7 +139,9 @@ class _ChoiceBody(_Strict):
         return _labelled(self.value if isinstance(self.value, str) else json.dumps(self.value), self.description)
 
 
-class _LevelBody(_Strict):
+class LevelBody(_Strict):
+    """A level."""
+
     label: NonEmpty
     description: str | None = None
 
@@ -168,12 +172,12 @@ class Choice(_Strict):
 
     type: Literal["choice"]
     instructions: _Instructions
-    choices: Annotated[list[_ChoiceBody], Field(min_length=2, max_length=255, json_schema_extra={"uniqueItems": True})]
+    choices: Annotated[list[ChoiceBody], Field(min_length=2, max_length=255, json_schema_extra={"uniqueItems": True})]
     name: str | None = None
 
     @field_validator("choices")
     @classmethod
-    def _check_unique(cls, choices: list[_ChoiceBody]) -> list[_ChoiceBody]:
+    def _check_unique(cls, choices: list[ChoiceBody]) -> list[ChoiceBody]:
         seen: set[tuple[type, str | bool]] = set()
         for choice in choices:
             typed = (type(choice.value), choice.value)
@@ -209,7 +213,7 @@ class Score(_Strict):
 
     type: Literal["score"]
     instructions: _Instructions
-    levels: Annotated[list[_LevelBody], Field(min_length=2, max_length=10)]
+    levels: Annotated[list[LevelBody], Field(min_length=2, max_length=10)]
     name: str | None = None
 
     def options(self) -> list[str]:

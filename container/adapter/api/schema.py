@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-
-# Under this name the OpenAPI document says by which names the model that is loaded answers.
-MODEL_NAME_REF = "#/components/schemas/ModelName"
-ModelName = Annotated[str, WithJsonSchema({"$ref": MODEL_NAME_REF})]
+ModelName = Annotated[str, Field(description="of the model that is loaded, or of one of the hosted APIs' models")]
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 ANY_TEXT: dict[str, Any] = {"type": ["string", "object", "array"]}  # what can be shown to a model

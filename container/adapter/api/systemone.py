@@ -120,7 +120,9 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _NoulCriteria(_Strict):
+class NoulCriteria(_Strict):
+    """What yes and no mean."""
+
     true: _Described = None
     false: _Described = None
 
@@ -132,7 +134,7 @@ class Noul(_Strict):
 
     type: Literal["noul"]
     instructions: _Described = None
-    criteria: _NoulCriteria | None = None
+    criteria: NoulCriteria | None = None
 
     @model_validator(mode="after")
     def _check_asked(self) -> Noul:
@@ -143,7 +145,7 @@ class Noul(_Strict):
 
     def options(self) -> list[Any]:
         """Yes, then no."""
-        criteria = self.criteria or _NoulCriteria()
+        criteria = self.criteria or NoulCriteria()
         return [criteria.true or YES, criteria.false or NO]
 
     def answer(self, probabilities: Sequence[float], mass: float) -> NoulAnswer:
