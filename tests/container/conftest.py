@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.models.make_models import model_path
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEY = "key-of-the-tests"
+ADAPTER = (sys.executable, "-m", "adapter", "serve")
 START_SECONDS = 120  # generous: the machine may be busy
 
 
@@ -62,13 +63,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_adapter(model_dir: Path, log: Path, **settings: str) -> Iterator[Server]:
+def running_adapter(
+    model_dir: Path, log: Path, *, command: Sequence[str] = ADAPTER, **settings: str
+) -> Iterator[Server]:
     """Start the adapter and wait until /ping says 200; stop it at the end."""
     port = free_port()
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "adapter", "serve"],
+            command,
             env=adapter_environment(model_dir, port, settings),
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.container.conftest import EMBEDDED, Server, adapter_environment, free_port, running_adapter
+from tests.container.conftest import EMBEDDED, Server, running_adapter
 
 Make = Callable[..., dict[str, Any]]
 LONG_STATE = "The customer writes again and again. " * 100  # about 800 tokens: seconds of work
@@ -187,69 +184,3 @@ def test_sigterm_answers_what_was_accepted(embedded_dir: Path, decision: Make, t
         server.process.send_signal(signal.SIGTERM)
         assert running.result().status_code == 200
         assert server.process.wait(30) == 0
-
-
-def _start(model_dir: Path, **settings: str) -> tuple[int, list[str]]:
-    """Exit status and lines on standard error of a start that must fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "adapter", "serve"],
-        env=adapter_environment(model_dir, free_port(), settings),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stderr.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"SEMIF_THREADS": "0"}, "adapter: bad setting: SEMIF_THREADS='0'"),
-        ({"SEMIF_GGUF_PATH": "/nowhere/a.gguf"}, "adapter: no model: /nowhere/a.gguf is not a file"),
-    ],
-)
-def test_a_bad_setting_stops_the_start_with_one_line(
-    embedded_dir: Path, settings: dict[str, str], message: str
-) -> None:
-    status, lines = _start(embedded_dir, **settings)
-    assert (status, len(lines)) == (1, 1)
-    assert lines[0].startswith(message)
-
-
-def test_a_truncated_model_stops_the_start_with_one_line(tmp_path: Path) -> None:
-    (tmp_path / "cut.gguf").write_bytes(EMBEDDED.read_bytes()[:2_000_000])
-    status, lines = _start(tmp_path)
-    assert (status, len(lines)) == (1, 1)
-    assert lines[0].startswith(f"adapter: llama.cpp cannot load {tmp_path / 'cut.gguf'}: ")
-
-
-def test_a_model_that_is_not_the_packaged_one_stops_the_start(tmp_path: Path) -> None:
-    copy = tmp_path / EMBEDDED.name
-    shutil.copyfile(EMBEDDED, copy)
-    with copy.open("r+b") as file:
-        file.seek(-1, 2)
-        last = file.read(1)
-        file.seek(-1, 2)
-        file.write(bytes([last[0] ^ 1]))
-    manifest = {
-        "name": "m",
-        "file": copy.name,
-        "bytes": copy.stat().st_size,
-        "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    }
-    (tmp_path / "model-manifest.json").write_text(json.dumps(manifest))
-    status, lines = _start(tmp_path)
-    assert (status, len(lines)) == (1, 1)
-    assert "differs from its manifest: expected sha256 b179c952" in lines[0]
-
-
-def test_another_command_is_refused_with_the_usage() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "adapter", "train"],
-        env=adapter_environment(Path(), 1, {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (2, "usage: python -m adapter serve\n")
