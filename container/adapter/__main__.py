@@ -13,7 +13,11 @@ import llama_cpp
 
 from adapter.api.app import create_app
 from adapter.calibrations import CalibrationError, Calibrations
+from adapter.chat_service import ChatService
+from adapter.chats import Chats
+from adapter.conversation import ConversationBuilder
 from adapter.engine import Engine, EngineError
+from adapter.generator import Generator
 from adapter.model import Model, ModelLoadError, library_version
 from adapter.model_files import ModelFile, ModelFileError, find_model
 from adapter.probes import make_ready
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = load_settings()
         file = find_model(settings.model_dir, settings.gguf_path, tokenizer_claims(os.environ))
-        service = _build(settings, file)
+        service, chats = _build(settings, file)
     except (
         SettingsError,
         ModelFileError,
@@ -51,11 +55,11 @@ def main(arguments: list[str]) -> int:
     ) as error:
         print(f"adapter: {error}", file=sys.stderr)
         return 1
-    Server(create_app(service, settings), service, host=settings.host, port=settings.port).run()
+    Server(create_app(service, chats, settings), service, host=settings.host, port=settings.port).run()
     return 0
 
 
-def _build(settings: Settings, file: ModelFile) -> DecisionService:
+def _build(settings: Settings, file: ModelFile) -> tuple[DecisionService, ChatService]:
     calibrations = Calibrations(file.path.parent)
     with ThreadPoolExecutor(1) as hashing:
         checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
@@ -64,13 +68,19 @@ def _build(settings: Settings, file: ModelFile) -> DecisionService:
         if source is None:
             raise PromptError(f"{file.path} holds no chat template (tokenizer.chat_template)")
         vocabulary = Vocabulary(model.pointer)
-        prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
+        template = ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos)
+        prompts = PromptBuilder(template, vocabulary)
         engine = Engine(
             model, max_tokens=settings.max_tokens, threads=settings.threads, cache_bytes=settings.cache_bytes
         )
         exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()
-    scheduler = Scheduler(engine, max_in_flight=settings.max_in_flight, deadline_seconds=settings.deadline_seconds)
+    scheduler = Scheduler(
+        engine,
+        max_in_flight=settings.max_in_flight,
+        deadline_seconds=settings.deadline_seconds,
+        chats=Chats(Generator(model, max_tokens=settings.max_tokens, threads=settings.threads), vocabulary),
+    )
     metadata: ModelInfo = {
         "name": file.name,
         "gguf_file": file.path.name,
@@ -85,7 +95,7 @@ def _build(settings: Settings, file: ModelFile) -> DecisionService:
         "library_version": f"llama-cpp-python {llama_cpp.__version__}, libllama {library_version()}",
         "exactness": exactness.as_metadata(),
     }
-    return DecisionService(
+    service = DecisionService(
         prompts,
         scheduler,
         calibrations,
@@ -93,6 +103,13 @@ def _build(settings: Settings, file: ModelFile) -> DecisionService:
         max_tokens=settings.max_tokens,
         max_request_tokens=settings.max_request_tokens,
     )
+    chats = ChatService(
+        ConversationBuilder(template, vocabulary),
+        scheduler,
+        max_tokens=settings.max_tokens,
+        deadline_seconds=settings.deadline_seconds,
+    )
+    return service, chats
 
 
 if __name__ == "__main__":

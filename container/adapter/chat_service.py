@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from adapter.chats import Chat, Finished, FinishReason
 from adapter.conversation import ConversationBuilder, Message
@@ -14,23 +14,35 @@ from adapter.service import TooLarge
 
 
 class Reply:
-    """An answer as it comes; to be iterated once."""
+    """An answer as it comes. A context manager: at its exit nobody listens, and what is left is not generated."""
 
     def __init__(self, chat: Chat, events: asyncio.Queue[str | Finished | Exception]) -> None:
         self._chat = chat
         self._events = events
-        self.finish_reason: FinishReason | None = None  # until it has come
+        self.finish_reason: FinishReason = "stop"  # known at the end
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        """Its pieces. Raises `Busy` or `EngineError` where there is no more; leaving off ends the generation."""
-        try:
-            while isinstance(event := await self._events.get(), str):
-                yield event
-        finally:
-            self._chat.cancelled = True
+    async def next(self) -> str | None:
+        """The next piece of text; None at the end. Raises `Busy` or `EngineError` where there will be no more."""
+        event = await self._events.get()
         if isinstance(event, Exception):
             raise event
-        self.finish_reason = event.reason
+        if isinstance(event, Finished):
+            self.finish_reason = event.reason
+            return None
+        return event
+
+    async def text(self) -> str:
+        """All of it. Raises as `next` does."""
+        pieces = []
+        while (piece := await self.next()) is not None:
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def __enter__(self) -> Reply:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._chat.cancelled = True
 
     @property
     def prompt_tokens(self) -> int:
@@ -41,6 +53,11 @@ class Reply:
     def reused_tokens(self) -> int:
         """Those of them that were known already."""
         return self._chat.reused
+
+    @property
+    def evaluated_tokens(self) -> int:
+        """Those of them that were evaluated for it."""
+        return self._chat.evaluated
 
     @property
     def tokens(self) -> int:

@@ -60,6 +60,11 @@ class Chat:
         """Tokens of the prompt that were known already."""
         return self.generation.reused if self.generation else 0
 
+    @property
+    def evaluated(self) -> int:
+        """Tokens of the prompt that were evaluated so far."""
+        return self.generation.evaluated if self.generation else 0
+
 
 class Chats:
     """A bounded queue of chats, of which the first generates. `add`, `abandon` and the properties suit any thread."""

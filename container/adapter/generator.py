@@ -36,12 +36,14 @@ class Sampling:
     seed: int | None = None  # any integer; None for a different one each time
 
 
-@dataclass
 class Generation:
     """One answer on its way: each step evaluates a piece of the prompt, or draws a token and evaluates the last one."""
 
     steps: abc.Generator[int | None]  # None where a step drew no token; without end
-    reused: int  # tokens of the prompt that were not evaluated
+
+    def __init__(self, reused: int) -> None:
+        self.reused = reused  # tokens of the prompt that were known already
+        self.evaluated = 0  # tokens of the prompt that were not, so far
 
 
 class Generator:
@@ -66,8 +68,9 @@ class Generator:
                 self._model, max_tokens=self.max_tokens, streams=1, threads=self._threads, rows=self._rows
             )
         tokens = np.array(prompt.tokens, np.int32)
-        reused = self._go_on(self._context, tokens)
-        return Generation(self._steps(self._context, tokens, reused, prompt.boundary, sampling), reused)
+        generation = Generation(self._go_on(self._context, tokens))
+        generation.steps = self._steps(self._context, generation, tokens, prompt.boundary, sampling)
+        return generation
 
     def close(self) -> None:
         """Free the context."""
@@ -76,21 +79,24 @@ class Generator:
             self._context = None
 
     def _steps(
-        self, context: Context, tokens: Tokens, position: int, boundary: int, sampling: Sampling
+        self, context: Context, generation: Generation, tokens: Tokens, boundary: int, sampling: Sampling
     ) -> abc.Generator[int | None]:
         sampler = _sampler(sampling, self._model.vocabulary_size, self.max_tokens)
         try:
             # The last rows, never a full group, are a piece of their own: also when nothing else is to be evaluated.
             tail = self._down(len(tokens) - 1)
             kept = min(self._down(boundary), tail)
+            position = generation.reused
             while position < tail:
                 end = min(position + self._rows, tail if position >= kept else kept)
                 context.decode([Piece(0, position, tokens[position:end].tolist())])
                 position = end
+                generation.evaluated = position - generation.reused
                 self._remember(context, tokens[:position], kept)
                 yield None
             context.decode([Piece(0, tail, tokens[tail:].tolist(), read=len(tokens) - 1 - tail)])
             position = len(tokens)
+            generation.evaluated = position - generation.reused
             while True:
                 token = context.draw(sampler)
                 yield token

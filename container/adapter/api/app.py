@@ -77,7 +77,8 @@ def create_app(service: DecisionService, chats: ChatService, settings: Settings)
     app.include_router(guarded)
     if settings.playground:
         app.add_api_route("/", playground(), methods=["GET"], include_in_schema=False)
-    paths = {route.path for route in (*app.routes, *guarded.routes) if isinstance(route, Route)}
+    apis = ("/v1/systemone", "/v1/decisions", "/v1/chat/completions", "/v1/models")
+    paths = ("/ping", "/invocations", *apis, "/metrics", "/openapi.json")
     app.add_middleware(Telemetry, metrics=metrics, embedded=embedded, paths=paths)
     _answer_errors(app, metrics)
     return app
@@ -108,9 +109,7 @@ def _writing(embedded: EmbeddedMetrics | None) -> Callable[[FastAPI], AbstractAs
 class _Handlers:
     """What each path does."""
 
-    def __init__(
-        self, service: DecisionService, chats: ChatService, settings: Settings, metrics: Metrics
-    ) -> None:
+    def __init__(self, service: DecisionService, chats: ChatService, settings: Settings, metrics: Metrics) -> None:
         self._service = service
         self._chats = chats
         self._settings = settings

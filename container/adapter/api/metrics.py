@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from adapter.chat_service import ChatService, Reply
 from adapter.result import Result
 from adapter.service import DecisionService
 
@@ -16,7 +17,7 @@ _MASS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 class Metrics:
     """The numbers of one adapter, in a registry of its own."""
 
-    def __init__(self, service: DecisionService) -> None:
+    def __init__(self, service: DecisionService, chats: ChatService) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -25,6 +26,7 @@ class Metrics:
         self._busy = Counter("adapter_busy", "Requests refused because they could not end in time.", registry=registry)
         self._evaluated = Counter("adapter_tokens_evaluated", "Prompt tokens that were evaluated.", registry=registry)
         self._reused = Counter("adapter_tokens_reused", "Prompt tokens that a cached state spared.", registry=registry)
+        self._generated = Counter("adapter_tokens_generated", "Tokens that chats generated.", registry=registry)
         self._seconds = Histogram(
             "adapter_decision_seconds", "From acceptance to answer.", buckets=_SECONDS, registry=registry
         )
@@ -40,6 +42,8 @@ class Metrics:
         self._last.set_to_current_time()  # an adapter starts with a real decision
         depth = Gauge("adapter_queue_depth", "Prompts waiting or running.", registry=registry)
         depth.set_function(lambda: service.queue_depth)
+        in_flight = Gauge("adapter_chats_in_flight", "Chats waiting or generating.", registry=registry)
+        in_flight.set_function(lambda: chats.in_flight)
         healthy = Gauge("adapter_engine_up", "1 while the engine is alive and not stuck.", registry=registry)
         healthy.set_function(lambda: service.fault() is None)
 
@@ -68,6 +72,13 @@ class Metrics:
             self._evaluated.inc(result["input_tokens"] - result["cached_tokens"])
             self._seconds.observe(result["total_seconds"])
             self._mass.observe(result["allowed_token_mass"])
+
+    def observe_chat(self, reply: Reply) -> None:
+        """A chat has ended, or its caller has left."""
+        self._last.set_to_current_time()
+        self._reused.inc(reply.reused_tokens)
+        self._evaluated.inc(reply.evaluated_tokens)
+        self._generated.inc(reply.tokens)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

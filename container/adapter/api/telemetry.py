@@ -88,6 +88,7 @@ def _line(record: Record, path: str, status: int, seconds: float) -> str:
         "decisions": len(record.masses),
         "tokens_evaluated": record.tokens_evaluated,
         "tokens_reused": record.tokens_reused,
+        "tokens_generated": record.tokens_generated,
         "allowed_token_mass": round(sum(record.masses) / len(record.masses), 6) if record.masses else None,
     }
     return json.dumps(entry)
