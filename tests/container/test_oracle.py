@@ -89,7 +89,7 @@ def test_logits_are_the_oracles_fresh_and_cached(
 ) -> None:
     tested, tolerance = engine
     prompt = _prompt(embedded_prompts, row)
-    run = TokenRun(prompt.tokens, prompt.boundaries)
+    run = TokenRun(prompt.tokens, prompt.boundaries, shared=True)  # so that its state is saved at once
     tested.cache.clear()
     tested.forget_streams()
     fresh = tested.evaluate([run])[0]
