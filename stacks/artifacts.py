@@ -59,7 +59,7 @@ class ArtifactsStack(cdk.Stack):
             removal_policy=removal_policy,
         )
         if removable:
-            self._bind_emptying_function(Logs(retention_days=log_retention_days, key=self.key))
+            tame_emptying(self.bucket, Logs(retention_days=log_retention_days, key=self.key))
         self.repository = ecr.Repository(
             self,
             "Images",
@@ -79,16 +79,18 @@ class ArtifactsStack(cdk.Stack):
                 description="What stays when this stack is deleted, which its protection forbids at first",
             )
 
-    def _bind_emptying_function(self, logs: Logs) -> None:
-        """Give CDK's bucket-emptying function a log group of ours, and its custom resource an end."""
-        provider = self.node.find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
-        function = provider.node.find_child("Handler")
-        resource = self.bucket.node.find_child("AutoDeleteObjectsCustomResource").node.default_child
-        assert isinstance(function, cdk.CfnResource)  # noqa: S101  what CDK's own code makes, for the type checker
-        assert isinstance(resource, cdk.CfnResource)  # noqa: S101
-        group = logs.group(self, "EmptyingLogs")
-        function.add_property_override("LoggingConfig.LogGroup", group.log_group_name)
-        resource.add_property_override("ServiceTimeout", str(_EMPTYING_TIMEOUT_SECONDS))
+
+def tame_emptying(bucket: s3.Bucket, logs: Logs) -> None:
+    """Give the function by which CDK empties its stack's bucket a log group of ours, and its custom resource an end."""
+    stack = cdk.Stack.of(bucket)
+    provider = stack.node.find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
+    function = provider.node.find_child("Handler")
+    resource = bucket.node.find_child("AutoDeleteObjectsCustomResource").node.default_child
+    assert isinstance(function, cdk.CfnResource)  # noqa: S101  what CDK's own code makes, for the type checker
+    assert isinstance(resource, cdk.CfnResource)  # noqa: S101
+    group = logs.group(stack, "EmptyingLogs")
+    function.add_property_override("LoggingConfig.LogGroup", group.log_group_name)
+    resource.add_property_override("ServiceTimeout", str(_EMPTYING_TIMEOUT_SECONDS))
 
 
 def _key(stack: cdk.Stack, removal_policy: RemovalPolicy) -> kms.Key:

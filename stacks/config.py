@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from stacks.checks import ConfigError, require, require_between, require_match, require_one_of, require_type
+from stacks.delivery import Pipeline
 from stacks.images import DLC_ACCOUNTS, LLAMA_CPP, BaseImages
 from stacks.instances import GPU_POOL, check_instance_type, has_gpu, vcpus
 from stacks.models import QWEN35_4B, SMOLLM2_135M, HubModel, Model
@@ -537,3 +538,17 @@ def environment_named(name: str | None) -> Environment:
     if name not in ENVIRONMENTS:
         raise ConfigError(f"there is no environment {name!r}; known environments: {known}")
     return ENVIRONMENTS[name]
+
+
+# The pipeline of `cdk deploy -c pipeline=yes`: None until somebody has made a connection and writes it here, as in
+# Pipeline(connection_arn="arn:aws:codeconnections:REGION:ACCOUNT:connection/ID", repository="owner/name").
+PIPELINE: Pipeline | None = None
+
+
+def configured_pipeline() -> Pipeline:
+    """The pipeline. Raises ConfigError, which says what to write, where there is none."""
+    if PIPELINE is None:
+        raise ConfigError(
+            "there is no pipeline: set PIPELINE in stacks/config.py to a Pipeline(connection_arn=..., ...)"
+        )
+    return PIPELINE

@@ -49,7 +49,7 @@ class EndpointsStack(cdk.Stack):
         }
         topic = None
         if any(endpoint.alarms for endpoint in config.endpoints):
-            topic = AlarmTopic(self, "Alarms", email=config.alarm_email).topic
+            topic = AlarmTopic(self, "Alarms", email=config.alarm_email, key=key).topic
         shown: list[Shown] = []
         alarms: list[cloudwatch.IAlarm] = []
         for endpoint in config.endpoints:

@@ -95,6 +95,8 @@ class SageMakerEndpoint(Construct):
             production_variants=[_variant(config, model.attr_model_name)],
             kms_key_id=self._volume_key(),
             data_capture_config=self._data_capture(),
+            # On by default: AWS would scrape the container's /metrics into a store of its own, and bill it.
+            metrics_config=_CONFIG.MetricsConfigProperty(enable_detailed_observability=False),
             async_inference_config=self._asynchronous(),
         )
         self.resource = sagemaker.CfnEndpoint(

@@ -1,10 +1,12 @@
-"""Builds the stacks of one environment and wires them."""
+"""Builds the stacks of one environment, or the pipeline that deploys environments, and wires them."""
 
 import aws_cdk as cdk
 
 from stacks.artifacts import ArtifactsStack
-from stacks.config import PREFIX, Environment
+from stacks.config import PREFIX, Environment, environment_named
+from stacks.delivery import Pipeline
 from stacks.endpoints import EndpointsStack
+from stacks.pipeline import PipelineStack
 from stacks.sagemaker_endpoint import expiring_prefixes
 
 
@@ -34,3 +36,16 @@ def build(app: cdk.App, environment: Environment) -> tuple[ArtifactsStack, Endpo
         cdk.Tags.of(stack).add("project", PREFIX)
         cdk.Tags.of(stack).add("environment", environment.name)
     return artifacts, endpoints
+
+
+def build_pipeline(app: cdk.App, pipeline: Pipeline) -> PipelineStack:
+    """Add the stack that delivers the pipeline's two environments. Raises ConfigError where it cannot."""
+    stack = PipelineStack(
+        app,
+        f"{PREFIX}-pipeline",
+        pipeline=pipeline,
+        staging=environment_named(pipeline.staging),
+        production=environment_named(pipeline.production),
+    )
+    cdk.Tags.of(stack).add("project", PREFIX)
+    return stack
