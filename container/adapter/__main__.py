@@ -17,6 +17,7 @@ from adapter.chat_service import ChatService
 from adapter.chats import Chats
 from adapter.conversation import ConversationBuilder
 from adapter.engine import Engine, EngineError
+from adapter.flash import compare
 from adapter.generator import Generator
 from adapter.model import Model, ModelLoadError, library_version
 from adapter.model_files import ModelFile, ModelFileError, find_model
@@ -70,8 +71,17 @@ def _build(settings: Settings, file: ModelFile) -> tuple[DecisionService, ChatSe
         vocabulary = Vocabulary(model.pointer)
         template = ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos)
         prompts = PromptBuilder(template, vocabulary)
+        flash_attention = None if settings.flash_attention is None else settings.flash_attention == "on"
+        if settings.flash_attention == "measure":
+            flash_attention = compare(
+                model, prompts.head(), threads=settings.threads, max_tokens=settings.max_tokens
+            ).faster
         engine = Engine(
-            model, max_tokens=settings.max_tokens, threads=settings.threads, cache_bytes=settings.cache_bytes
+            model,
+            max_tokens=settings.max_tokens,
+            threads=settings.threads,
+            cache_bytes=settings.cache_bytes,
+            flash_attention=flash_attention,
         )
         exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()

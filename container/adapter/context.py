@@ -46,8 +46,19 @@ class Context:
     over its cells are grouped the same wherever it lies.
     """
 
-    def __init__(self, model: Model, *, max_tokens: int, streams: int, threads: int, rows: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_tokens: int,
+        streams: int,
+        threads: int,
+        rows: int,
+        flash_attention: bool | None = None,
+    ) -> None:
         """Room for `streams` sequences of `max_tokens`; at most `rows` in one decode.
+
+        Flash attention is on on a GPU and off on a CPU, unless given.
 
         Raises `EngineError` where there is no memory for it.
         """
@@ -62,7 +73,7 @@ class Context:
         parameters.op_offload = parameters.offload_kqv = model.gpu_layers != 0  # what is asked for, and no more
         # On the CPU few rows over many cells, what a question behind a state is, are slow with it, and its tiles round
         # differently unless cut at 64.
-        self.flash_attention = model.gpu_layers != 0
+        self.flash_attention = model.gpu_layers != 0 if flash_attention is None else flash_attention
         parameters.flash_attn_type = int(self.flash_attention)
         # llama.cpp asks between graph nodes, from its own threads. The question is strlen(flag): a C function needs no
         # interpreter lock, and the flag's first byte turns its answer from 0 to 1.

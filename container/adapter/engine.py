@@ -103,15 +103,24 @@ class Engine:
         threads: int,
         cache_bytes: int = 512 * 1024 * 1024,
         streams: int | None = None,
+        flash_attention: bool | None = None,
     ) -> None:
         """Make a context for prompts of up to `max_tokens`; `streams` of them are decoded together at most.
 
+        What is None follows from where the model is: on a GPU or on the CPU.
         Raises `EngineError` where there is no memory for it.
         """
         if streams is None:
             streams = _GPU_STREAMS if model.gpu_layers else 1
         rows = max(_ROWS, streams * ALIGNMENTS[-1])
-        self.context = Context(model, max_tokens=max_tokens, streams=streams, threads=threads, rows=rows)
+        self.context = Context(
+            model,
+            max_tokens=max_tokens,
+            streams=streams,
+            threads=threads,
+            rows=rows,
+            flash_attention=flash_attention,
+        )
         self.max_tokens = max_tokens
         self.alignment = ALIGNMENTS[0] if not self.context.flash_attention else ALIGNMENTS[-1]
         self.group_size = streams  # prompts decoded together at most

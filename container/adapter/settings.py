@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -39,6 +39,9 @@ class Settings(BaseSettings):
         default=None, description="what callers must send as bearer token; none is asked for without it"
     )
     cache_bytes: int = Field(default=1024**3, ge=0, description="memory for the states kept across requests")
+    flash_attention: Literal["on", "off", "measure"] | None = Field(
+        default=None, description="on on a GPU and off on the CPU; `measure` tries both when the process starts"
+    )
     logit_tolerance: float = Field(
         default=0.1, ge=0, description="how far reuse may move a logit where the backend is not exact (a GPU)"
     )

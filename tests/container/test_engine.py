@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ class Bench:
         self.prompts = PromptBuilder(ChatTemplate(source, bos=vocabulary.bos, eos=vocabulary.eos), vocabulary)
         self.engines: list[Engine] = []
 
-    def engine(self, **settings: int) -> Engine:
+    def engine(self, **settings: Any) -> Engine:
         """An engine for prompts of up to 3,000 tokens."""
         self.engines.append(Engine(self.model, **{"max_tokens": 3000, "threads": 1, **settings}))
         return self.engines[-1]

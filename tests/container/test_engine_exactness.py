@@ -37,13 +37,16 @@ class Pair:
         return self.answers[run.tokens]
 
 
-# Model, sequences decoded together, bytes of the cache, rounds. Attention and hybrid models; output matrices that are
-# quantized and that are not; types that are repacked, tiled, and neither.
+# Model (+flash: with flash attention), sequences decoded together, bytes of the cache, rounds. Attention and hybrid
+# models; output matrices that are quantized and that are not; types that are repacked, tiled, and neither.
 CASES = [
     ("tiny-attention", 1, 2_000_000, 6),
     ("tiny-attention", 4, 200_000, 8),
     ("tiny-attention-f16", 3, 2_000_000, 4),
     ("tiny-sentencepiece", 2, 2_000_000, 4),
+    ("tiny-attention-f16+flash", 3, 2_000_000, 4),
+    ("tiny-hybrid+flash", 3, 2_000_000, 4),
+    ("small-hybrid-q4_k_m+flash", 1, 20_000_000, 1),
     ("tiny-hybrid", 1, 2_000_000, 6),
     ("tiny-hybrid", 5, 500_000, 8),
     ("small-hybrid-q4_k_m", 1, 20_000_000, 2),
@@ -59,9 +62,19 @@ CASES = [
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
 def case(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, int, bool]]:
     name, streams, cache_bytes, rounds = request.param
+    name, _, flash = name.partition("+")
     model = Model(model_path(name))
-    tested = Engine(model, max_tokens=_LONGEST, threads=1, cache_bytes=cache_bytes, streams=streams)
-    fresh = Engine(model, max_tokens=_LONGEST, threads=1, cache_bytes=0, streams=1)
+    tested, fresh = (
+        Engine(
+            model,
+            max_tokens=_LONGEST,
+            threads=1,
+            cache_bytes=size,
+            streams=count,
+            flash_attention=bool(flash),
+        )
+        for size, count in ((cache_bytes, streams), (0, 1))
+    )
     yield Pair(tested, fresh), rounds, name.startswith("embedded")
     tested.close()
     fresh.close()
@@ -85,7 +98,7 @@ def test_random_mixes_change_no_logit(case: tuple[Pair, int, bool]) -> None:
         for run, evaluation in zip(runs, pair.tested.evaluate(runs), strict=True):
             difference = np.abs(evaluation.logits - pair.expected(run)).max()
             assert difference == 0, f"{len(run.tokens)} tokens, {evaluation.reused} reused: {difference}"
-            padded = -(-len(run.tokens) // 8) * 8
+            padded = -(-len(run.tokens) // exactness.alignment) * exactness.alignment
             assert evaluation.evaluated + evaluation.reused == padded
             compared += 1
             reused += evaluation.reused
