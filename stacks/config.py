@@ -99,8 +99,9 @@ class BlueGreen:
     traffic: str = "all-at-once"
     # How much of the fleet is the canary, or one linear step.
     step_percent: int = 50
-    # Between two steps, and after the last one: how long the roll-back alarms are watched.
-    wait_seconds: int = 300
+    # Between two steps, and after the last one: how long the roll-back alarms are watched. They ring after three bad
+    # minutes, of which CloudWatch hears a minute or two later.
+    wait_seconds: int = 600
 
     def __post_init__(self) -> None:
         require_one_of(("all-at-once", "canary", "linear"), "BlueGreen.traffic", self.traffic)
@@ -118,7 +119,8 @@ class Rolling:
     """An update that replaces a few instances at a time: needs quota for these few only."""
 
     step_percent: int = 50
-    wait_seconds: int = 300
+    # As with BlueGreen.
+    wait_seconds: int = 600
     has_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

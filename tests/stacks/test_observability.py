@@ -19,6 +19,7 @@ from adapter.api.record import Record
 from adapter.api.telemetry import _line
 from stacks.alarms import AlarmTopic, EndpointAlarms
 from stacks.checks import ConfigError
+from stacks.config import BlueGreen, Rolling
 from stacks.dashboard import EnvironmentDashboard, Shown
 from stacks.metrics import ADAPTER_NAMESPACE, EndpointMetrics
 from stacks.thresholds import Thresholds
@@ -242,6 +243,20 @@ def test_when_an_alarm_rings(
     alarm = alarms[id_]["Properties"]
     assert (alarm["ComparisonOperator"], alarm["Threshold"]) == (comparison, threshold)
     assert (alarm.get("DatapointsToAlarm", alarm["EvaluationPeriods"]), alarm["EvaluationPeriods"]) == periods
+
+
+def test_an_update_is_watched_for_longer_than_a_rollback_alarm_needs(
+    template: dict[str, Any], alarms: dict[str, dict[str, Any]]
+) -> None:
+    watched = min(BlueGreen().wait_seconds, Rolling().wait_seconds)
+    for kind in ("Decision", "Text"):
+        for id_ in template["Outputs"][f"{kind}Rollback"]["Value"].split(","):
+            alarm = alarms[f"{kind}{id_}"]["Properties"]
+            queries = [query["MetricStat"] for query in alarm.get("Metrics", []) if "MetricStat" in query]
+            (period,) = {query["Period"] for query in queries or [alarm]}
+            periods = alarm.get("DatapointsToAlarm", alarm["EvaluationPeriods"])
+            # CloudWatch has a minute's data up to two minutes later, and looks once a minute.
+            assert periods * period + 180 <= watched, id_
 
 
 def test_every_alarm_tells_the_topic_when_it_rings_and_when_it_is_over(alarms: dict[str, dict[str, Any]]) -> None:
