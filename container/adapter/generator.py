@@ -83,9 +83,9 @@ class Generator:
     ) -> abc.Generator[int | None]:
         sampler = _sampler(sampling, self._model.vocabulary_size, self.max_tokens)
         try:
-            # The last rows, never a full group, are a piece of their own: also when nothing else is to be evaluated.
+            # The last rows, at most one group, are a piece of their own, also where nothing else is to be evaluated.
             tail = self._down(len(tokens) - 1)
-            kept = min(self._down(boundary), tail)
+            kept = 0 if self._model.can_be_cut else min(self._down(boundary), tail)
             position = generation.reused
             while position < tail:
                 end = min(position + self._rows, tail if position >= kept else kept)
