@@ -43,6 +43,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.send_header("X-Amzn-SageMaker-Custom-Attributes", "from-container")
+        self.send_header("Content-Security-Policy", "default-src 'none'")
         self.end_headers()
         self.wfile.write(content)
 
