@@ -5,14 +5,19 @@ The tests run in this order on one deployment: each is a step of one story, and 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 from stacks.config import LOCAL
 from tests.deploy.conftest import Cdk
 from tests.emulator_fixture import Emulator
+from tools.browser import browser
 from tools.cdk import CdkError
 from tools.demo import EXAMPLE
 from tools.leftovers import leftovers
@@ -63,6 +68,25 @@ def test_the_deployed_endpoint_decides(emulator: Emulator, outputs: dict[str, st
     assert result["option_ids"] == ["account_access", "billing", "sales"]
     assert sum(result["probabilities"]) == pytest.approx(1)
     assert result["model"]["gguf_sha256"] == LOCAL.model.sha256
+
+
+def test_its_playground_asks_through_invoke_endpoint_and_gives_code_that_does(
+    emulator: Emulator, outputs: dict[str, str]
+) -> None:
+    with browser(width=1280, height=900) as driver:
+        driver.get(f"{emulator.endpoint_url}/endpoints/{NAME}/")
+        driver.find_element(By.ID, "ask").click()
+        WebDriverWait(driver, 120).until(lambda page: page.find_elements(By.CSS_SELECTOR, "#results data"))
+        shown = [
+            float(bar.get_attribute("value") or "") for bar in driver.find_elements(By.CSS_SELECTOR, "#results data")
+        ]
+        driver.find_element(By.CSS_SELECTOR, "[data-copy=boto3]").click()
+        snippet = str(driver.find_element(By.ID, "code").get_attribute("textContent"))
+    assert shown == decide(emulator)["probabilities"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(snippet, "copied", "exec"), {})  # noqa: S102 - that it runs as it is, is the point
+    option_probabilities = dict(zip(("account_access", "billing", "sales"), shown, strict=True))
+    assert printed.getvalue() == f"question-1 {option_probabilities}\n"
 
 
 def test_the_model_and_the_image_are_what_the_builds_made(emulator: Emulator, outputs: dict[str, str]) -> None:
