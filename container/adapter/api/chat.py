@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import NotRequired, TypedDict
 
 from adapter.api.errors import DOMAIN_ERRORS, Fault, faults_of, invalid
-from adapter.api.schema import ModelName, NonEmpty
+from adapter.api.schema import Integer, ModelName, NonEmpty
 from adapter.chat_service import Reply
 from adapter.chats import FinishReason
 from adapter.conversation import Message
@@ -114,13 +114,13 @@ class ChatRequest(_Strict):
     model: ModelName | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None  # its older name
+    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # its older name
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    seed: int | None = None
+    seed: Integer | None = None
     stop: (
         Annotated[
             Annotated[NonEmpty, Tag(_TEXT)] | Annotated[list[NonEmpty], Field(max_length=4), Tag(_LIST)],

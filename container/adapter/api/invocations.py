@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from typing_extensions import TypedDict
 
 from adapter.api.errors import ApiError, faults_of, invalid
-from adapter.api.schema import NonEmpty
+from adapter.api.schema import Integer, NonEmpty
 from adapter.result import Result, Timing, closed
 from adapter.service import Decision, Option
 
@@ -41,7 +41,7 @@ class DecisionBody(_Strict):
     options: Annotated[list[OptionBody], Field(min_length=2, max_length=255, json_schema_extra={"uniqueItems": True})]
     layout: Literal["state-first", "criteria-first"] = "state-first"
     calibration: NonEmpty | None = None
-    permutations: Annotated[int, Field(ge=1, le=8)] = 1
+    permutations: Annotated[Integer, Field(ge=1, le=8)] = 1
 
     @field_validator("state")
     @classmethod

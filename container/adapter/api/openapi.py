@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import JSONResponse
 
-from adapter.api import errors, invocations, models, openai_decisions, systemone
+from adapter.api import chat, errors, invocations, models, openai_decisions, systemone
 from adapter.api.errors import ApiError, Fault, as_api_error, invalid
 from adapter.scheduler import Busy
 from adapter.service import TooLarge
@@ -72,7 +72,10 @@ _SYSTEMONE = _Api(
 )
 _OPENAI = _Api(
     "OpenAI",
-    (openai_decisions.Request, openai_decisions.Response, openai_decisions.Error),
+    (
+        *(openai_decisions.Request, openai_decisions.Response, openai_decisions.Error),
+        *(chat.ChatRequest, chat.ChatCompletion, chat.ChatCompletionChunk),
+    ),
     openai_decisions.error_response,
     lambda _: "Error",
 )
@@ -88,8 +91,8 @@ def document(settings: Settings, model_name: str) -> dict[str, Any]:
         "type": "string",
         "anyOf": [{"const": model_name}, {"pattern": f"^({'|'.join(models.FAMILIES)})"}],
     }
-    for api in (_SYSTEMONE, _OPENAI):
-        schemas[f"{api.prefix}Request"]["properties"]["model"] = _PLAIN.ref("ModelName")
+    for request in ("SystemOneRequest", "OpenAIRequest", "OpenAIChatRequest"):
+        schemas[request]["properties"]["model"] = _PLAIN.ref("ModelName")
     schemas["SharedDecisions"]["properties"]["decisions"]["maxItems"] = settings.max_shared_decisions
     return {
         "openapi": "3.1.0",
@@ -132,23 +135,54 @@ def _paths(*, keyed: bool) -> dict[str, Any]:
                 "summary": "Any kind of body, told apart by its top-level keys",
                 "requestBody": _request({"oneOf": _bodies_of_invocations()}, _EXAMPLES),
                 "responses": {
-                    "200": _answer(
-                        _PLAIN,
-                        "What the API of that body answers.",
-                        {
-                            "oneOf": [
-                                *(_PLAIN.ref("OneResult"), _PLAIN.ref("SharedResults")),
-                                *(_SYSTEMONE.ref("Response"), _OPENAI.ref("Response")),
-                            ]
-                        },
-                        _EXAMPLES,
+                    "200": _streamed(
+                        _answer(
+                            _PLAIN,
+                            "What the API of that body answers.",
+                            {
+                                "oneOf": [
+                                    *(_PLAIN.ref("OneResult"), _PLAIN.ref("SharedResults")),
+                                    *(_SYSTEMONE.ref("Response"), _OPENAI.ref("Response")),
+                                    _OPENAI.ref("ChatCompletion"),
+                                ]
+                            },
+                            _EXAMPLES,
+                        )
                     ),
                     **_errors(_PLAIN, ask),
                 },
             }
         },
-        "/v1/systemone": {"post": _operation("TypeSafe System One", _SYSTEMONE, "systemone", ask)},
-        "/v1/decisions": {"post": _operation("OpenAI Decisions", _OPENAI, "openai-decisions", ask)},
+        "/v1/systemone": {
+            "post": {
+                "summary": "TypeSafe System One",
+                "requestBody": _request(_SYSTEMONE.ref("Request"), _examples("systemone")),
+                "responses": {
+                    "200": _answer(_SYSTEMONE, "The answers.", _SYSTEMONE.ref("Response"), _examples("systemone")),
+                    **_errors(_SYSTEMONE, ask),
+                },
+            }
+        },
+        "/v1/decisions": {
+            "post": {
+                "summary": "OpenAI Decisions",
+                "requestBody": _request(_OPENAI.ref("Request"), _examples("openai-decisions")),
+                "responses": {
+                    "200": _answer(_OPENAI, "The answers.", _OPENAI.ref("Response"), _examples("openai-decisions")),
+                    **_errors(_OPENAI, ask),
+                },
+            }
+        },
+        "/v1/chat/completions": {
+            "post": {
+                "summary": "OpenAI chat completions by the same model",
+                "requestBody": _request(_OPENAI.ref("ChatRequest"), _examples("chat", "chat-stream")),
+                "responses": {
+                    "200": _streamed(_answer(_OPENAI, "The answer.", _OPENAI.ref("ChatCompletion"), _examples("chat"))),
+                    **_errors(_OPENAI, ask),
+                },
+            }
+        },
         "/v1/models": {
             "get": {
                 "summary": "The model and its aliases, in TypeSafe's and in OpenAI's shape",
@@ -179,13 +213,21 @@ def _paths(*, keyed: bool) -> dict[str, Any]:
     }
 
 
-def _operation(summary: str, api: _Api, kind: str, refusals: dict[str, ApiError]) -> dict[str, Any]:
-    example = {kind: _EXAMPLES[kind]}
-    return {
-        "summary": summary,
-        "requestBody": _request(api.ref("Request"), example),
-        "responses": {"200": _answer(api, "The answers.", api.ref("Response"), example), **_errors(api, refusals)},
+def _examples(*kinds: str) -> dict[str, dict[str, Any]]:
+    return {kind: _EXAMPLES[kind] for kind in kinds}
+
+
+def _streamed(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a chat request, which may also ask for it in pieces."""
+    shown = {
+        "chat-stream": {"summary": _EXAMPLES["chat-stream"]["summary"], "value": _EXAMPLES["chat-stream"]["answer"]}
     }
+    schema = {
+        "type": "string",
+        "description": "Server-sent events: each `data:` is an OpenAIChatCompletionChunk, the last one `[DONE]`.",
+    }
+    answer["content"]["text/event-stream"] = {"schema": schema, "examples": shown}
+    return answer
 
 
 def _bodies_of_invocations() -> list[dict[str, Any]]:
@@ -198,7 +240,7 @@ def _bodies_of_invocations() -> list[dict[str, Any]]:
         _PLAIN.ref("OneDecision"),
         _PLAIN.ref("SharedDecisions"),
         without_other_kinds(_SYSTEMONE.ref("Request"), "state"),
-        _OPENAI.ref("Request"),
+        *(_OPENAI.ref("Request"), _OPENAI.ref("ChatRequest")),
     ]
 
 
@@ -218,7 +260,9 @@ def _answer(
     content: dict[str, Any] = {"schema": schema}
     if examples:
         content["examples"] = {
-            kind: {"summary": each["summary"], "value": each["answer"]} for kind, each in examples.items()
+            kind: {"summary": each["summary"], "value": each["answer"]}
+            for kind, each in examples.items()
+            if not isinstance(each["answer"], str)  # a stream is not JSON
         }
     return {"description": description, "headers": _refs(api.headers), "content": {media_type: content}}
 
