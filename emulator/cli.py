@@ -8,6 +8,7 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -26,8 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=["start", "stop", "status", "run"])
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port on {HOST} (default {DEFAULT_PORT})")
     parser.add_argument("--state-dir", type=Path, default=Path(".emulator"), help="state and logs (default .emulator)")
+    parser.add_argument("--enforce-iam", action="store_true", help="decide by IAM policies, over TLS")
     options = parser.parse_args(argv)
-    settings = Settings.from_environment(options.port, options.state_dir)
+    settings = Settings.from_environment(options.port, options.state_dir, enforce_iam=options.enforce_iam)
     commands = {"start": _start, "stop": _stop, "status": _status, "run": _run}
     return commands[options.command](settings)
 
@@ -45,7 +47,7 @@ def _run(settings: Settings) -> int:
         except BlockingIOError:
             return _fail(f"an emulator already runs from {settings.state_dir}")
         pid_file.truncate(0)
-        pid_file.write(f"{os.getpid()} {settings.port}\n")
+        pid_file.write(f"{os.getpid()} {settings.url}\n")
         pid_file.flush()
         server.serve(settings)
     return 0
@@ -53,7 +55,7 @@ def _run(settings: Settings) -> int:
 
 def _start(settings: Settings) -> int:
     running = _running(settings)
-    if running and running[1] == settings.port:
+    if running and running[1] == settings.url:
         print(f"the emulator already runs at {settings.url}")
         return 0
     if problem := _cannot_start(settings):
@@ -64,6 +66,7 @@ def _start(settings: Settings) -> int:
             [
                 *(sys.executable, "-m", "emulator", "run"),
                 *("--port", str(settings.port), "--state-dir", str(settings.state_dir)),
+                *(["--enforce-iam"] if settings.enforce_iam else []),
             ],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
@@ -106,19 +109,19 @@ def _status(settings: Settings) -> int:
     if running is None:
         print("the emulator does not run")
         return NOT_RUNNING
-    print(f"the emulator runs at http://{HOST}:{running[1]} (process {running[0]}), log {settings.log_file}")
+    print(f"the emulator runs at {running[1]} (process {running[0]}), log {settings.log_file}")
     return 0
 
 
-def _running(settings: Settings) -> tuple[int, int] | None:
-    """Process id and port of the emulator that holds the lock in this state folder."""
+def _running(settings: Settings) -> tuple[int, str] | None:
+    """Process id and address of the emulator that holds the lock in this state folder."""
     try:
         with settings.pid_file.open() as pid_file:
             try:
                 fcntl.flock(pid_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid, _, port = pid_file.read().partition(" ")
-                return (int(pid), int(port)) if port else None
+                pid, _, url = pid_file.read().strip().partition(" ")
+                return (int(pid), url) if url else None
     except FileNotFoundError:
         pass
     return None
@@ -127,7 +130,7 @@ def _running(settings: Settings) -> tuple[int, int] | None:
 def _cannot_start(settings: Settings) -> str | None:
     running = _running(settings)
     if running:
-        return f"an emulator already runs from {settings.state_dir} on port {running[1]}: stop it first"
+        return f"an emulator already runs from {settings.state_dir} at {running[1]}: stop it first"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -142,11 +145,18 @@ def _healthy(settings: Settings) -> bool:
     if _running(settings) is None:  # something else could have taken the port meanwhile
         return False
     try:
-        connection = http.client.HTTPConnection(HOST, settings.port, timeout=5)
+        connection = _connection(settings)
         connection.request("GET", "/_ministack/health")
         return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException):  # no certificate yet is one of them
         return False
+
+
+def _connection(settings: Settings) -> http.client.HTTPConnection:
+    if settings.certificate is None:
+        return http.client.HTTPConnection(HOST, settings.port, timeout=5)
+    trusted = ssl.create_default_context(cafile=settings.certificate)
+    return http.client.HTTPSConnection(HOST, settings.port, timeout=5, context=trusted)
 
 
 def _fail(message: str) -> int:

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.config import Config
 
+from emulator.roles import ROOT, Credentials
 from emulator.settings import REGION, Settings
 
 if TYPE_CHECKING:
+    from mypy_boto3_ecr import ECRClient
     from mypy_boto3_logs import CloudWatchLogsClient
     from mypy_boto3_s3 import S3Client
 
+# One session, whose loaded service models all clients share, and one lock: clients may be used by several threads, but
+# not made by several at once.
+_session: Any = boto3.session.Session()
+_lock = threading.Lock()
+
 
 class Clients:
-    """Made on first use, since botocore takes a while to load a service. To be used off the event loop only."""
+    """The clients of one principal, made on first use. To be used off the event loop only."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._url = settings.url
-        self._lock = threading.Lock()  # clients may be shared by threads, but not made by several at once
+    def __init__(self, settings: Settings, credentials: Credentials = ROOT) -> None:
+        self._settings = settings
+        self._credentials = credentials
         self._clients: dict[str, Any] = {}
 
     @property
@@ -35,16 +42,28 @@ class Clients:
         client: CloudWatchLogsClient = self._client("logs", Config())
         return client
 
+    @property
+    def cloudwatch(self) -> Any:
+        """CloudWatch, of which no stubs are installed."""
+        return self._client("cloudwatch", Config())
+
+    @property
+    def ecr(self) -> ECRClient:
+        """ECR."""
+        client: ECRClient = self._client("ecr", Config())
+        return client
+
     def _client(self, service: str, config: Config) -> Any:
-        with self._lock:
+        with _lock:
             if service not in self._clients:
-                session: Any = boto3.session.Session()  # its overloads want a literal name
-                self._clients[service] = session.client(
+                self._clients[service] = _session.client(
                     service,
-                    endpoint_url=self._url,
+                    endpoint_url=self._settings.url,
                     region_name=REGION,
-                    aws_access_key_id="test",
-                    aws_secret_access_key="test",  # noqa: S106 - the emulator's public one
+                    aws_access_key_id=self._credentials.access_key_id,
+                    aws_secret_access_key=self._credentials.secret_access_key,
+                    aws_session_token=self._credentials.session_token,
+                    verify=str(self._settings.certificate) if self._settings.certificate else None,
                     config=config,
                 )
             return self._clients[service]

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ministack.services import cloudwatch_logs, codebuild, ecr, lambda_svc, s3
 from ministack.services.cloudformation import provisioners, stacks
 
+from emulator.settings import ACCOUNT, REGION
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from emulator.aws import Params
+    from emulator.roles import Roles
 
 
 def register_types(types: Mapping[str, Any]) -> None:
@@ -35,7 +38,7 @@ def register_types(types: Mapping[str, Any]) -> None:
     stacks._runs_on_worker_thread = lambda kind: kind in types or blocks(kind)
 
 
-def close() -> None:
+def close(roles: Roles) -> None:
     """Wrap MiniStack's own handlers."""
     bucket = provisioners._RESOURCE_HANDLERS["AWS::S3::Bucket"]
     create_bucket, update_bucket, delete_bucket = bucket["create"], bucket["update"], bucket["delete"]
@@ -86,9 +89,16 @@ def close() -> None:
     emit = lambda_svc._emit_lambda_logs
 
     def emitted_into_existing_group(function: Params, *arguments: Any, **options: Any) -> None:
-        """A function bound to a group of its own has no right to make one: lines that come after its end are lost."""
-        group = _bound_log_group(function.get("config") or function)
-        if group is None or group in cloudwatch_logs._log_groups:
+        """A function bound to a group of its own has no right to make one: lines that come after its end are lost.
+
+        So are the lines of a function whose role may not write them.
+        """
+        config = function.get("config") or function
+        group = _bound_log_group(config)
+        if group is not None and group not in cloudwatch_logs._log_groups:
+            return
+        stream = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{group or _own_log_group(config)}:log-stream:lines"
+        if all(roles.may(config["Role"], action, stream) for action in ("logs:CreateLogStream", "logs:PutLogEvents")):
             emit(function, *arguments, **options)
 
     lambda_svc._emit_lambda_logs = emitted_into_existing_group
@@ -97,7 +107,11 @@ def close() -> None:
 def _bound_log_group(config: Params) -> str | None:
     """The log group that a function's configuration names, where it is not the one that Lambda makes by itself."""
     group: str | None = (config.get("LoggingConfig") or {}).get("LogGroup")
-    return None if group == f"/aws/lambda/{config.get('FunctionName')}" else group
+    return None if group == _own_log_group(config) else group
+
+
+def _own_log_group(config: Params) -> str:
+    return f"/aws/lambda/{config.get('FunctionName')}"
 
 
 def _tag_bucket(name: str, props: Params) -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import ClientError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,7 +20,10 @@ MAX_LINE = 8192  # characters
 
 
 class LogFollower:
-    """One log file and the stream that receives its lines; group and stream are created when absent, as AWS does."""
+    """One log file and the stream that receives its lines; group and stream are created when absent, as AWS does.
+
+    What the clients' role may not do is not done: the lines then stay in the file.
+    """
 
     def __init__(self, clients: Clients, path: Path, group: str, stream: str) -> None:
         self._clients = clients
@@ -27,6 +32,8 @@ class LogFollower:
         self._stream = stream
         self._offset = 0
         self._stopping = threading.Event()
+        self._opened = threading.Event()
+        self._refusal: str | None = None
         self._thread = threading.Thread(target=self._follow, name=f"logs {stream}", daemon=True)
         path.touch()
         self._thread.start()
@@ -36,15 +43,34 @@ class LogFollower:
         self._stopping.set()
         self._thread.join()
 
+    def refusal(self) -> str | None:
+        """Block until there is a stream, or the reason why there is none; returns that reason."""
+        self._opened.wait()
+        return self._refusal
+
     def _follow(self) -> None:
-        logs = self._clients.logs
-        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-            logs.create_log_group(logGroupName=self._group)
-        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-            logs.create_log_stream(logGroupName=self._group, logStreamName=self._stream)
+        try:
+            self._open()
+        except ClientError as error:
+            self._refusal = str(error)
+            return
+        finally:
+            self._opened.set()
         while not self._stopping.wait(POLL_SECONDS):
             self._deliver(whole_lines=True)
         self._deliver(whole_lines=False)
+
+    def _open(self) -> None:
+        logs = self._clients.logs
+        stream = {"logGroupName": self._group, "logStreamName": self._stream}
+        try:
+            logs.create_log_stream(**stream)
+        except logs.exceptions.ResourceAlreadyExistsException:
+            """A stream of this name is there."""
+        except logs.exceptions.ResourceNotFoundException:
+            with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+                logs.create_log_group(logGroupName=self._group)
+            logs.create_log_stream(**stream)
 
     def _deliver(self, *, whole_lines: bool) -> None:
         with self._path.open("rb") as file:
@@ -63,5 +89,5 @@ class LogFollower:
                     logStreamName=self._stream,
                     logEvents=events,  # type: ignore[arg-type]
                 )
-            except self._clients.logs.exceptions.ResourceNotFoundException:
-                return  # someone deleted the group: the file still has the lines
+            except ClientError:
+                return  # someone deleted the group, or the right to write to it: the file still has the lines

@@ -35,6 +35,7 @@ def serve(settings: Settings) -> None:
         "IOT_MTLS_ENABLED": "0",
         "NODE_PATH": str(settings.node_path),
         "TMPDIR": str(settings.state_dir / "tmp"),  # where it unpacks functions
+        **_enforcement(settings),
     }
     from hypercorn.asyncio import serve as serve_asgi  # type: ignore[import-not-found] # noqa: PLC0415
     from hypercorn.config import Config  # type: ignore[import-not-found] # noqa: PLC0415
@@ -54,6 +55,8 @@ def serve(settings: Settings) -> None:
     config.bind = [f"{HOST}:{settings.port}"]
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
     config.loglevel = "INFO"
+    if settings.certificate:
+        config.certfile, config.keyfile = str(settings.certificate), str(settings.certificate_key)
     try:
         _extend(settings, processes)
         asyncio.run(serve_asgi(app.app, config, shutdown_trigger=stopping))
@@ -61,20 +64,40 @@ def serve(settings: Settings) -> None:
         processes.stop_all()
 
 
+def _enforcement(settings: Settings) -> dict[str, str]:
+    """MiniStack's settings that enforce IAM. TLS comes with it: the policies of CDK's buckets deny everything else."""
+    if settings.certificate is None:
+        return {}
+    from emulator.tls import make_certificate  # noqa: PLC0415
+
+    make_certificate(settings.certificate, settings.certificate_key, HOST)
+    settings.access_log.write_bytes(b"")
+    return {
+        "AUTH": "true",
+        "USE_SSL": "1",
+        "MINISTACK_SSL_CERT": str(settings.certificate),
+        "MINISTACK_SSL_KEY": str(settings.certificate_key),
+        # For functions, Node's and Python's, whatever the machine has set: they speak to nobody else.
+        "NODE_EXTRA_CA_CERTS": str(settings.certificate),
+        "AWS_CA_BUNDLE": str(settings.certificate),
+    }
+
+
 def _extend(settings: Settings, processes: Processes) -> None:
     from ministack import app  # noqa: PLC0415
     from ministack.core import router  # noqa: PLC0415
 
-    from emulator import gaps  # noqa: PLC0415
+    from emulator import access, gaps  # noqa: PLC0415
     from emulator.autoscaling import AutoScaling  # noqa: PLC0415
-    from emulator.clients import Clients  # noqa: PLC0415
     from emulator.cloudformation import resource_types  # noqa: PLC0415
     from emulator.codebuild.service import CodeBuild  # noqa: PLC0415
-    from emulator.sagemaker.container import Workshop  # noqa: PLC0415
+    from emulator.roles import Roles  # noqa: PLC0415
     from emulator.sagemaker.playground import route_unsigned  # noqa: PLC0415
     from emulator.sagemaker.service import SageMaker  # noqa: PLC0415
+    from emulator.workshop import Workshop  # noqa: PLC0415
 
-    workshop = Workshop(settings, processes, Clients(settings))
+    roles = Roles(enforced=settings.enforce_iam, access_log=settings.access_log)
+    workshop = Workshop(settings, processes, roles)
     sagemaker = SageMaker(workshop)
     scaling = AutoScaling(sagemaker.endpoints)
     router.SERVICE_PATTERNS["sagemaker"] = {"target_prefixes": ["SageMaker."]}
@@ -82,7 +105,11 @@ def _extend(settings: Settings, processes: Processes) -> None:
     app.SERVICE_HANDLERS["sagemaker"] = _off_loop(sagemaker.handle)
     app.SERVICE_HANDLERS["application-autoscaling"] = _off_loop(scaling.handle)
     gaps.register_types(resource_types(sagemaker, scaling))
-    gaps.close()
+    gaps.close(roles)
+    if settings.enforce_iam:
+        access.name_resources()
+        access.record_decisions(roles)
+        access.RegistryGate(roles).install()
     route_unsigned(app)
     CodeBuild(workshop).install()
 

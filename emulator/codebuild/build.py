@@ -23,7 +23,8 @@ from emulator.logs import LogFollower
 from emulator.settings import REGION
 
 if TYPE_CHECKING:
-    from emulator.sagemaker.container import Workshop
+    from emulator.roles import Credentials
+    from emulator.workshop import Workshop
 
 Record = dict[str, Any]
 SHIMS = Path(__file__).resolve().parent.parent / "bin"
@@ -47,15 +48,20 @@ class Job:
     source: Record
     variables: dict[str, str]
     timeout_minutes: float
+    credentials: Credentials
 
 
 class Build:
-    """Runs one build on a thread of its own and keeps its record up to date."""
+    """Runs one build on a thread of its own and keeps its record up to date.
+
+    Source, log and commands have the credentials of the project's service role, and no others.
+    """
 
     def __init__(self, workshop: Workshop, record: Record, job: Job) -> None:
         self.record = record
         self._workshop = workshop
         self._job = job
+        self._clients = workshop.clients(job.credentials)
         self._stop = threading.Event()
         self._deadline = time.monotonic() + job.timeout_minutes * 60
         self._dir = workshop.settings.state_dir / "builds" / uuid.uuid4().hex
@@ -74,10 +80,10 @@ class Build:
     def _run(self) -> None:
         self._dir.mkdir(parents=True)
         logs = self.record["logs"]
-        follower = LogFollower(self._workshop.clients, self._log, logs["groupName"], logs["streamName"])
+        follower = LogFollower(self._clients, self._log, logs["groupName"], logs["streamName"])
         status = "FAULT"
         try:
-            status = self._phases()
+            status = self._phases(follower.refusal())
         except Exception as error:  # noqa: BLE001 - a fault of the emulator must not leave a build in progress
             self._say(f"fault of the emulator: {error!r}")
         finally:
@@ -87,9 +93,16 @@ class Build:
             self.record["currentPhase"] = "COMPLETED"
             self.record |= {"buildStatus": status, "endTime": time.time(), "buildComplete": True}
 
-    def _phases(self) -> str:
+    def _phases(self, log_refusal: str | None) -> str:
         """The build's status. As CodeBuild does, POST_BUILD follows a BUILD that failed, and nothing else does."""
         now = time.time()
+        if log_refusal:
+            message = (
+                f"Service role {self.record['serviceRole']} does not allow AWS CodeBuild to create Amazon CloudWatch "
+                f"Logs log streams for build {self.record['arn']}. Error message: {log_refusal}"
+            )
+            self._complete_phase("SUBMITTED", "FAILED", now, {"statusCode": "ACCESS_DENIED", "message": message})
+            return "FAILED"
         for name in ("SUBMITTED", "QUEUED", "PROVISIONING"):
             self._complete_phase(name, "SUCCEEDED", now)
         shell = None
@@ -188,9 +201,15 @@ class Build:
 
     def _download(self, location: str, target: Path) -> None:
         bucket, _, key = location.removeprefix("arn:aws:s3:::").partition("/")
-        s3 = self._workshop.clients.s3
+        s3 = self._clients.s3
+        # What CodeBuild's documentation has a service role allow for a source in S3.
+        s3.get_bucket_location(Bucket=bucket)
+        s3.get_bucket_acl(Bucket=bucket)
         if not key.endswith("/"):
-            with zipfile.ZipFile(io.BytesIO(s3.get_object(Bucket=bucket, Key=key)["Body"].read())) as archive:
+            version = s3.head_object(Bucket=bucket, Key=key).get("VersionId")
+            pinned = {"VersionId": version} if version else {}
+            content = s3.get_object(Bucket=bucket, Key=key, **pinned)["Body"].read()  # type: ignore[arg-type]
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for member in archive.infolist():
                     path = Path(archive.extract(member, target))
                     mode = member.external_attr >> 16
@@ -209,7 +228,7 @@ class Build:
             return buildspec
         if buildspec.startswith("arn:aws:s3:::"):
             bucket, _, key = buildspec.removeprefix("arn:aws:s3:::").partition("/")
-            return self._workshop.clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
+            return self._clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
         try:
             return (target / buildspec).read_text()
         except OSError as error:
@@ -238,9 +257,7 @@ class Build:
             "HOME": str(self._dir / "home"),
             "TMPDIR": str(self._dir / "tmp"),
             "EMULATOR_PYTHON": sys.executable,  # the shims run on it
-            "AWS_ENDPOINT_URL": self._workshop.settings.url,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
+            **self._workshop.aws_environment(self._job.credentials),
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "CODEBUILD_BUILD_ID": record["id"],

@@ -12,12 +12,13 @@ from ministack.services import codebuild
 
 from emulator.aws import AwsError, Params, answer, input_shape, validate
 from emulator.codebuild.build import Build, Job, Record
+from emulator.roles import RoleError
 from emulator.settings import REGION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from emulator.sagemaker.container import Workshop
+    from emulator.workshop import Workshop
 
 _OVERRIDES = {"projectName", "environmentVariablesOverride", "timeoutInMinutesOverride", "idempotencyToken"}
 _IN_PROGRESS = "IN_PROGRESS"
@@ -50,6 +51,10 @@ class CodeBuild:
             raise AwsError(
                 "InvalidInputException", f"the emulator does not support the source type {source.get('type')}"
             )
+        try:
+            credentials = self._workshop.roles.assume(project["serviceRole"], "codebuild.amazonaws.com", "AWSCodeBuild")
+        except RoleError as error:
+            raise AwsError("InvalidInputException", str(error)) from error
         record = codebuild._make_build_record(project, codebuild._build_id(name))
         record |= {"logs": _logs(project, record["id"]), "startTime": time.time()}
         build = Build(
@@ -59,6 +64,7 @@ class CodeBuild:
                 source=source,
                 variables=_variables(project, params),
                 timeout_minutes=params.get("timeoutInMinutesOverride", project["timeoutInMinutes"]),
+                credentials=credentials,
             ),
         )
         codebuild._builds[record["id"]] = record

@@ -13,8 +13,10 @@ from emulator.images.dockerfile import DockerfileError, Stage, parse
 from emulator.images.registry import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+# The label of an image that has nothing of the one that it stands for but this: its name with its digest.
+STANDS_FOR = "decision-endpoints.emulator.stands-for"
 _EPOCH = "1970-01-01T00:00:00Z"  # in place of build times, which would change the digest
 
 
@@ -32,30 +34,56 @@ class Image:
         return digest_of(self.manifest)
 
 
-def build(context: Path, dockerfile: Path, build_args: Mapping[str, str]) -> Image:
-    """Build from a context folder. Equal inputs give an equal digest. Raises DockerfileError."""
+def build(
+    context: Path, dockerfile: Path, build_args: Mapping[str, str], find_base: Callable[[str], None] = lambda _: None
+) -> Image:
+    """Build from a context folder. Equal inputs give an equal digest. Raises DockerfileError.
+
+    `find_base` is called with the name of the base image and raises where there is none of it.
+    """
     try:
         stage = parse(dockerfile.read_text(), build_args)
     except OSError as error:
         raise DockerfileError(f"the Dockerfile cannot be read: {error}") from error
+    find_base(stage.base)
     tar, compressed = layer.pack(_files(context, stage))
-    history = [{"created": _EPOCH, "created_by": f"FROM {stage.base}", "empty_layer": True}]
+    history: list[dict[str, object]] = [{"created": _EPOCH, "created_by": f"FROM {stage.base}", "empty_layer": True}]
     history += [
         {"created": _EPOCH, "created_by": f"RUN {run} # not executed", "empty_layer": True} for run in stage.runs
     ]
     history.append({"created": _EPOCH, "created_by": "COPY"})
+    return _image(
+        tar,
+        compressed,
+        history,
+        {
+            "Env": [f"{name}={value}" for name, value in stage.env.items()],
+            "Entrypoint": stage.entrypoint,
+            "Cmd": stage.cmd,
+            "WorkingDir": stage.workdir,
+            "Labels": stage.labels,
+        },
+    )
+
+
+def stand_in(reference: str) -> Image:
+    """An empty image in place of one that cannot be fetched without a network, named by its digest.
+
+    Its own digest is another one, since a digest is of the content: whoever uses a copy asks its registry for it.
+    """
+    tar, compressed = layer.pack({})
+    history = [{"created": _EPOCH, "created_by": f"stands for {reference}", "empty_layer": True}]
+    history.append({"created": _EPOCH, "created_by": "COPY"})
+    return _image(tar, compressed, history, {"Entrypoint": ["/usr/bin/serve"], "Labels": {STANDS_FOR: reference}})
+
+
+def _image(tar: bytes, compressed: bytes, history: list[dict[str, object]], settings: dict[str, object]) -> Image:
     config = _json(
         {
             "architecture": "amd64",
             "os": "linux",
             "created": _EPOCH,
-            "config": {
-                "Env": [f"{name}={value}" for name, value in stage.env.items()],
-                "Entrypoint": stage.entrypoint,
-                "Cmd": stage.cmd,
-                "WorkingDir": stage.workdir,
-                "Labels": stage.labels,
-            },
+            "config": settings,
             "history": history,
             "rootfs": {"type": "layers", "diff_ids": [digest_of(tar)]},
         }

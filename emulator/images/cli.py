@@ -1,17 +1,23 @@
-"""The `docker` of builds in the emulator: login, build, tag, push, pull, inspect, as far as buildspecs use them."""
+"""The `docker` of builds in the emulator: login, build, tag, push, pull, inspect, as far as buildspecs use them.
+
+Images of the account's own registry are real. One of another registry is never fetched: `pull` makes an empty image
+that names it, once the registry, where it is another account's ECR, has let the caller in.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.images.build import Image, build
+from emulator.images.build import Image, build, stand_in
 from emulator.images.dockerfile import DockerfileError
-from emulator.images.registry import ImageName, Registry, RegistryError, digest_of, is_ecr_host
+from emulator.images.registry import ImageName, NoSuchImageError, Registry, RegistryError, digest_of, is_ecr_host
+from emulator.settings import ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +30,25 @@ class UsageError(Exception):
 
 
 class Store:
-    """Images that were built or pulled, by name, under the user's home."""
+    """Images that were built or pulled, by name, and passwords by registry, under the user's home."""
 
     def __init__(self) -> None:
         self._dir = Path.home() / ".docker-process-mode"
+        self._passwords = self._dir / "passwords.json"
+
+    def log_in(self, host: str, password: str) -> None:
+        """Keep a registry's password."""
+        passwords = {**self._known_passwords(), host: password}
+        self._dir.mkdir(parents=True, exist_ok=True)
+        self._passwords.touch(mode=0o600)
+        self._passwords.write_text(json.dumps(passwords))
+
+    def password(self, host: str) -> str | None:
+        """What the last login at this registry gave."""
+        return self._known_passwords().get(host)
+
+    def _known_passwords(self) -> dict[str, str]:
+        return dict(json.loads(self._passwords.read_text())) if self._passwords.exists() else {}
 
     def put(self, name: str, image: Image) -> None:
         """Keep an image under a name."""
@@ -83,10 +104,13 @@ def _login(words: list[str]) -> None:
     parser.add_argument("--password-stdin", action="store_true", required=True)
     parser.add_argument("host")
     options = parser.parse_args(words)
-    if not is_ecr_host(options.host.removeprefix("https://")):
+    host = options.host.removeprefix("https://")
+    if not is_ecr_host(host):
         raise UsageError(f"login: {options.host} is not an ECR registry")
-    if not sys.stdin.read().strip():
+    password = sys.stdin.read().strip()
+    if not password:
         raise UsageError("login: no password on standard input")
+    Store().log_in(host, password)
     print("Login Succeeded")
 
 
@@ -104,10 +128,17 @@ def _build(words: list[str]) -> None:
     parser.add_argument("context", type=Path)
     options = parser.parse_args(words)
     arguments = dict(item.partition("=")[::2] for item in options.build_arg)
-    image = build(options.context, options.file or options.context / "Dockerfile", arguments)
+    image = build(options.context, options.file or options.context / "Dockerfile", arguments, _find_base)
     for tag in options.tag:
         Store().put(tag, image)
     print(f"built {image.digest} in process mode: RUN steps were recorded, not executed")
+
+
+def _find_base(name: str) -> None:
+    """A base in the account's own registry must be there; others are recorded by name only."""
+    image = ImageName.parse_any(name)
+    if image and _is_own(image):
+        _registry(image).manifest(image)
 
 
 def _tag(words: list[str]) -> None:
@@ -120,7 +151,7 @@ def _push(words: list[str]) -> None:
     name = _one("push", words)
     image = Store().get(name)
     target = ImageName.parse(name)
-    registry = _registry()
+    registry = _registry(target)
     registry.push_blob(target, image.config)
     registry.push_blob(target, image.layer)
     digest = registry.push_manifest(target, image.manifest)
@@ -129,8 +160,12 @@ def _push(words: list[str]) -> None:
 
 def _pull(words: list[str]) -> None:
     name = _one("pull", words)
+    foreign = ImageName.parse_any(name)
+    if foreign and not _is_own(foreign):
+        _pull_stand_in(name, foreign)
+        return
     source = ImageName.parse(name)
-    registry = _registry()
+    registry = _registry(source)
     raw = registry.manifest(source)
     manifest = json.loads(raw)
     config = registry.blob(source, manifest["config"]["digest"])
@@ -139,6 +174,16 @@ def _pull(words: list[str]) -> None:
         raise UsageError(f"pull: {name} has {len(layers)} layers; images made in process mode have one")
     Store().put(name, Image(raw, config, layers[0]))
     print(f"Digest: {digest_of(raw)}")
+
+
+def _pull_stand_in(name: str, image: ImageName) -> None:
+    if image.digest is None:
+        raise UsageError(f"pull: {name} is in another registry, of which images are known by digest only")
+    if is_ecr_host(image.host):
+        with contextlib.suppress(NoSuchImageError):  # the registry has let us in: more it cannot say here
+            _registry(image).manifest(image)
+    Store().put(name, stand_in(name))
+    print(f"{name}: not fetched, an empty image stands for it")
 
 
 def _inspect(words: list[str]) -> None:
@@ -156,8 +201,12 @@ def _one(command: str, words: list[str]) -> str:
     return words[0]
 
 
-def _registry() -> Registry:
+def _is_own(image: ImageName) -> bool:
+    return is_ecr_host(image.host) and image.host.startswith(ACCOUNT)
+
+
+def _registry(image: ImageName) -> Registry:
     url = os.environ.get("AWS_ENDPOINT_URL")
     if not url:
         raise UsageError("AWS_ENDPOINT_URL is not set: there is no emulator to serve ECR")
-    return Registry(url)
+    return Registry(url, certificate=os.environ.get("AWS_CA_BUNDLE"), password=Store().password(image.host))

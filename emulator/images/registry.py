@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
 import re
+import ssl
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
@@ -22,6 +24,10 @@ _NOT_FOUND = 404
 
 class RegistryError(Exception):
     """The registry refused, or holds no such image; the message says which image."""
+
+
+class NoSuchImageError(RegistryError):
+    """The registry lets its caller look, and has no such image."""
 
 
 def digest_of(content: bytes) -> str:
@@ -46,13 +52,19 @@ class ImageName:
     @classmethod
     def parse(cls, text: str) -> ImageName:
         """Raises RegistryError unless the image lies in ECR."""
-        match = _NAME.fullmatch(text)
-        if match is None or not is_ecr_host(match["host"]):
+        image = cls.parse_any(text)
+        if image is None or not is_ecr_host(image.host):
             raise RegistryError(
                 f"image {text} is not in ECR: expected <account>.dkr.ecr.<region>.amazonaws.com/<repository>"
                 " with a tag or a digest"
             )
-        return cls(match["host"], match["repository"], match["tag"], match["digest"])
+        return image
+
+    @classmethod
+    def parse_any(cls, text: str) -> ImageName | None:
+        """The parts of a name in any registry; None when it is none."""
+        match = _NAME.fullmatch(text)
+        return cls(match["host"], match["repository"], match["tag"], match["digest"]) if match else None
 
     @property
     def reference(self) -> str:
@@ -65,16 +77,23 @@ class ImageName:
 
 
 class Registry:
-    """The registry at the emulator's address (`http://host:port`)."""
+    """The registry at the emulator's address (`http://host:port`), asked as a Docker client asks ECR.
 
-    def __init__(self, url: str) -> None:
+    `certificate` is a PEM file, for an https address; `password` comes from GetAuthorizationToken.
+    """
+
+    def __init__(self, url: str, *, certificate: str | None = None, password: str | None = None) -> None:
         self._netloc = urlsplit(url).netloc
+        self._tls = ssl.create_default_context(cafile=certificate) if certificate else None
+        self._headers: dict[str, str] = {}
+        if password:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(f'AWS:{password}'.encode()).decode()}"
 
     def manifest(self, image: ImageName) -> bytes:
         """An image's manifest, checked against its digest where the name has one."""
         status, body = self._request("GET", image, f"manifests/{quote(image.reference)}")
         if status == _NOT_FOUND:
-            raise RegistryError(f"image {image.host}/{image.repository} has no {image.reference}")
+            raise NoSuchImageError(f"image {image.host}/{image.repository} has no {image.reference}")
         self._expect(status, body, image, _OK)
         digest = digest_of(body)
         if image.digest and digest != image.digest:
@@ -108,9 +127,15 @@ class Registry:
     def _request(
         self, method: str, image: ImageName, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._netloc, timeout=120)
+        connection = (
+            http.client.HTTPSConnection(self._netloc, timeout=120, context=self._tls)
+            if self._tls
+            else http.client.HTTPConnection(self._netloc, timeout=120)
+        )
+        # The host that the image's name has: a registry tells accounts apart by it.
+        own = {"Host": image.host, **self._headers, **(headers or {})}
         try:
-            connection.request(method, f"/v2/{image.repository}/{path}", body, headers or {})
+            connection.request(method, f"/v2/{image.repository}/{path}", body, own)
             response = connection.getresponse()
             return response.status, response.read()
         except OSError as error:

@@ -8,28 +8,33 @@ import os
 import shutil
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from emulator.images.build import STANDS_FOR
 from emulator.images.layer import ArchiveError, unpack
-from emulator.images.registry import ImageName, Registry, RegistryError, digest_of
+from emulator.images.registry import ImageName, RegistryError, digest_of
 from emulator.logs import LogFollower
+from emulator.roles import RoleError
 from emulator.sagemaker.catalog import VariantPlan, container_of
-from emulator.settings import HOST, REGION, Settings
+from emulator.settings import HOST, REGION
 
 if TYPE_CHECKING:
     from emulator.clients import Clients
-    from emulator.processes import Child, Processes
+    from emulator.processes import Child
+    from emulator.workshop import Workshop
 
 DEFAULT_STARTUP_SECONDS = 600  # ContainerStartupHealthCheckTimeoutInSeconds, when a variant does not set it
 PING_SECONDS = 2.0  # SageMaker's limit for one answer to /ping
 PING_INTERVAL_SECONDS = 0.2
 LAST_LOG_CHARACTERS = 500
 _PYTHON = {"python", "python3"}
+_TEXT_SERVER = Path(__file__).with_name("text_server.py")
+# There is no GPU here: what a model's environment puts on one stays on the CPU.
+_ON_CPU = {"SEMIF_N_GPU_LAYERS": "0", "SM_LLAMA_CPP_N_GPU_LAYERS": "0"}
 _OK = 200
 
 
@@ -37,17 +42,13 @@ class ContainerError(Exception):
     """A container could not be started; the message is an endpoint's FailureReason."""
 
 
-@dataclass(frozen=True)
-class Workshop:
-    """What containers are made with."""
-
-    settings: Settings
-    processes: Processes
-    clients: Clients
-
-
 class Container:
-    """The process of one variant, from its image to its end. Not started by the constructor."""
+    """The process of one variant, from its image to its end. Not started by the constructor.
+
+    Image, model and log are fetched and written with the model's execution role. Instance types, pools' included, have
+    no effect on the process: it runs on this machine's CPU, with no layer on a GPU. An image that stands for a base
+    without being one (`images.build.stand_in`) is run by `text_server.py`.
+    """
 
     def __init__(self, workshop: Workshop, endpoint: str, plan: VariantPlan, instance: str) -> None:
         self.plan = plan
@@ -68,19 +69,24 @@ class Container:
         root, model_dir, home = (self._dir / name for name in ("image", "model", "home"))
         for folder in (root, model_dir, home):
             folder.mkdir(parents=True)
-        config = self._unpack_image(root)
-        self._fetch_model(model_dir)
+        clients = self._acting_as_role()
+        config = self._unpack_image(clients, root)
+        self._fetch_model(clients, model_dir)
         self.port = _free_port()
         argv, cwd, env = self._command(config, root)
-        env |= container_of(self.plan.model).get("Environment", {})
+        variables: dict[str, str] = container_of(self.plan.model).get("Environment", {})
+        env |= variables
         # What stands for the container's fixed places comes last: nothing in a model may move them.
+        env |= {name: value for name, value in _ON_CPU.items() if name in variables}
         env |= {
             "HOME": str(home),
             "SEMIF_MODEL_DIR": str(model_dir),
             "SEMIF_HOST": HOST,
             "SEMIF_PORT": str(self.port),
         }
-        self._follower = LogFollower(self._workshop.clients, self._log, self.log_group, self.log_stream)
+        if self.plan.model.get("EnableNetworkIsolation"):
+            env["EMULATOR_ISOLATED"] = "1"  # for the text server, which would fetch a model
+        self._follower = LogFollower(clients, self._log, self.log_group, self.log_stream)
         try:
             with self._log.open("ab") as output:
                 self._child = self._workshop.processes.start(argv, cwd=cwd, env=env, output=output)
@@ -128,24 +134,31 @@ class Container:
         finally:
             connection.close()
 
-    def _unpack_image(self, root: Path) -> dict[str, Any]:
+    def _acting_as_role(self) -> Clients:
+        role = self.plan.model["ExecutionRoleArn"]
+        try:
+            return self._workshop.clients(self._workshop.roles.assume(role, "sagemaker.amazonaws.com", "SageMaker"))
+        except RoleError as error:
+            raise ContainerError(str(error)) from error
+
+    def _unpack_image(self, clients: Clients, root: Path) -> dict[str, Any]:
         """Unpack every layer; returns the image's configuration (`Env`, `Entrypoint`, `Cmd`, `WorkingDir`)."""
-        registry = Registry(self._workshop.settings.url)
         try:
             image = ImageName.parse(self.specified_image)
+            registry = self._workshop.registry(clients)
             raw = registry.manifest(image)
             manifest = json.loads(raw)
             self.resolved_image = image.with_digest(digest_of(raw))
             for layer in manifest["layers"]:
                 unpack(registry.blob(image, layer["digest"]), root)
             config = registry.blob(image, manifest["config"]["digest"])
-        except (RegistryError, KeyError, ArchiveError) as error:
+        except (RegistryError, KeyError, ArchiveError, BotoCoreError, ClientError) as error:
             raise ContainerError(
                 f"CannotStartContainerError for production variant {self.plan.name}: {error}"
             ) from error
         return dict(json.loads(config).get("config") or {})
 
-    def _fetch_model(self, target: Path) -> None:
+    def _fetch_model(self, clients: Clients, target: Path) -> None:
         container = container_of(self.plan.model)
         source = container.get("ModelDataSource", {}).get("S3DataSource")
         uri = source["S3Uri"] if source else container.get("ModelDataUrl")
@@ -155,16 +168,16 @@ class Container:
         bucket, key = parts.netloc, parts.path.lstrip("/")
         try:
             if source and source["S3DataType"] == "S3Prefix":
-                self._download_prefix(bucket, key, target)
+                self._download_prefix(clients, bucket, key, target)
             else:
-                unpack(self._workshop.clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read(), target)
+                unpack(clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read(), target)
         except (BotoCoreError, ClientError, ArchiveError) as error:
             raise ContainerError(
                 f"Failed to download model data for production variant {self.plan.name} from {uri}: {error}"
             ) from error
 
-    def _download_prefix(self, bucket: str, prefix: str, target: Path) -> None:
-        s3 = self._workshop.clients.s3
+    def _download_prefix(self, clients: Clients, bucket: str, prefix: str, target: Path) -> None:
+        s3 = clients.s3
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         keys = [item["Key"] for found in pages for item in found.get("Contents", [])]
         if not keys:
@@ -191,6 +204,8 @@ class Container:
                     continue
             env[name] = f"{value}{os.pathsep}{env['PATH']}" if name == "PATH" else value
         argv = [*(config.get("Entrypoint") or []), "serve"]  # `serve` takes the place of CMD
+        if STANDS_FOR in (config.get("Labels") or {}):
+            return [str(self._workshop.settings.container_python), str(_TEXT_SERVER)], root, env
         if Path(argv[0]).name in _PYTHON:
             argv[0] = str(self._workshop.settings.container_python)
         else:

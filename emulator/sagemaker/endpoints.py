@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from emulator.aws import Params, invalid
-from emulator.sagemaker.container import ContainerError, Workshop
+from emulator.sagemaker.container import ContainerError
 from emulator.sagemaker.fleet import Fleet, Variant
 from emulator.sagemaker.names import arn, now, page
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from emulator.sagemaker.catalog import Catalog
+    from emulator.workshop import Workshop
 
 CREATING, IN_SERVICE, UPDATING, DELETING, FAILED = "Creating", "InService", "Updating", "Deleting", "Failed"
 _SETTLED = {IN_SERVICE, FAILED}

@@ -8,11 +8,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from emulator.aws import Params
-from emulator.sagemaker.container import Container, ContainerError, Workshop
+from emulator.sagemaker.container import Container, ContainerError
 from emulator.sagemaker.names import now
 
 if TYPE_CHECKING:
     from emulator.sagemaker.catalog import VariantPlan
+    from emulator.workshop import Workshop
 
 _random = random.SystemRandom()
 

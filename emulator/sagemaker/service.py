@@ -15,7 +15,7 @@ from emulator.sagemaker.playground import page
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from emulator.sagemaker.container import Workshop
+    from emulator.workshop import Workshop
 
 _INVOCATION = re.compile(r"/endpoints/([^/]+)/invocations")
 _PAGE = re.compile(r"/endpoints/([^/]+)/")
