@@ -127,6 +127,7 @@ class Engine:
         self._can_be_cut = model.can_be_cut
         self.cache = PrefixCache(cache_bytes, can_be_cut=self._can_be_cut)
         self.evaluated = 0  # tokens since the engine was made, padding counted
+        self.tokens_per_second = 0.0  # of the latest evaluation; 0 before the first
         self._reuses = True
         self._held: dict[int, _Held] = {}  # by stream; attention models only: a recurrent state is past its prompt
         self._seen: dict[bytes, None] = {}  # beginnings that were not kept, the latest last
@@ -152,6 +153,8 @@ class Engine:
         except (Cancelled, EngineError):
             self.forget_streams()
             raise
+        seconds = sum(work.seconds for work in works)
+        self.tokens_per_second = sum(work.evaluated for work in works) / max(seconds, 1e-6)
         return [_evaluation(work) for work in works]
 
     def keep(self, tokens: Sequence[int]) -> int:

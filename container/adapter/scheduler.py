@@ -16,6 +16,8 @@ from adapter.engine import Cancelled, Engine, Evaluation, TokenRun
 __all__ = ["Busy", "Job", "Scheduler"]
 
 _SMOOTHING = 0.2  # weight of the newest measurement in the running speed
+_ANSWER_SHARE = 0.05  # of the deadline, left to write the answer and to send it
+_MOST_ANSWER_SECONDS = 2
 _ABORT_SECONDS = 10  # within which an evaluation ends that was told to; llama.cpp asks between the nodes of its graph
 _CHAT_SHARE = 0.25  # seconds that chats are granted for each second of decisions, while both wait
 _RESTART_SECONDS = 30  # after which to come back where the engine is broken and the platform starts another
@@ -49,10 +51,10 @@ class Scheduler:
     def __init__(
         self, engine: Engine, *, max_in_flight: int, deadline_seconds: float, chats: Chats | None = None
     ) -> None:
-        """`max_in_flight` bounds prompts waiting or running, whatever their length."""
+        """`max_in_flight` bounds prompts that wait or run; a request ends within `deadline_seconds` of its arrival."""
         self._engine = engine
         self._max_in_flight = max_in_flight
-        self._deadline = deadline_seconds
+        self._deadline = deadline_seconds - min(_ANSWER_SHARE * deadline_seconds, _MOST_ANSWER_SECONDS)
         self._chats = chats
         self._granted = 0.0  # seconds that chats may take before the next decision; negative where they took too many
         self._jobs: deque[Job] = deque()  # accepted and not finished, whose turn it is first
@@ -60,23 +62,30 @@ class Scheduler:
         self._changed = threading.Condition()
         self._draining = False
         self._closing = False
-        self._tokens_per_second = 0.0  # unknown until the first evaluation
+        self._tokens_per_second = engine.tokens_per_second  # smoothed from here on; 0 is unknown
         self._must_end: float | None = None  # when what runs is told to end, on time.monotonic's clock
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, runs: Sequence[TokenRun]) -> Job:
+    def check_room(self, prompts: int, arrived: float) -> None:
+        """Raise `Busy` where so many prompts would be refused however short: before they are made, which costs more."""
+        with self._changed:
+            self._check_open()
+            if self._jobs:
+                self._admit(prompts, 0, arrived + self._deadline)
+
+    def submit(self, runs: Sequence[TokenRun], arrived: float | None = None) -> Job:
         """Queue the prompts of one request; the job's future yields one `Evaluation` for each, in order.
 
-        Raises `Busy` where they cannot be finished in time.
+        `arrived` is on time.monotonic's clock, now if None. Raises `Busy` where they cannot be finished in time.
         """
         costs = self._engine.novel_tokens(runs)
         with self._changed:
             self._check_open()
-            now = time.monotonic()
-            job = Job(runs, costs, now + self._deadline, waiting=deque(range(len(runs))))
+            deadline = (time.monotonic() if arrived is None else arrived) + self._deadline
             if self._jobs:  # an idle engine is the best offer there is, however long the prompt
-                self._admit(job, now)
+                self._admit(len(runs), sum(costs), deadline)
+            job = Job(runs, costs, deadline, waiting=deque(range(len(runs))))
             self._jobs.append(job)
             self._changed.notify()
         return job
@@ -154,14 +163,14 @@ class Scheduler:
         if (fault := self.fault()) is not None:
             raise Busy(fault, _RESTART_SECONDS)
 
-    def _admit(self, job: Job, now: float) -> None:
-        """Raise `Busy` unless the job and all before it end in time, in whatever order they are served."""
+    def _admit(self, prompts: int, tokens: int, deadline: float) -> None:
+        """Raise `Busy` unless these and all before them end in time, in whatever order they are served."""
         slower = 1 + _CHAT_SHARE if self._chats else 1
         backlog = self._seconds(self._remaining()) * slower
-        if sum(len(other.runs) - len(other.results) for other in self._jobs) + len(job.runs) > self._max_in_flight:
+        if sum(len(other.runs) - len(other.results) for other in self._jobs) + prompts > self._max_in_flight:
             raise Busy(f"{self._max_in_flight} decisions are waiting already", backlog)
-        needed = backlog + self._seconds(job.remaining) * slower
-        slack = min(other.deadline for other in (*self._jobs, job)) - now
+        needed = backlog + self._seconds(tokens) * slower
+        slack = min(deadline, *(other.deadline for other in self._jobs)) - time.monotonic()
         if needed > slack:
             raise Busy(
                 f"all that is accepted would take {needed:.0f} s, and only {max(0, slack):.0f} s are left for it",
@@ -229,7 +238,9 @@ class Scheduler:
             return list(self._running)
 
     def _drop_late(self, now: float) -> None:
-        for job in [job for job in self._jobs if job.deadline < now]:
+        """Give up what is late, and what must become late while others could still end in time."""
+        alone = len(self._jobs) == 1
+        for job in [job for job in self._jobs if job.deadline < now + (0 if alone else self._seconds(job.remaining))]:
             self._finish(job, Busy("the work took longer than predicted", 1))
         if self._chats:
             self._chats.drop()

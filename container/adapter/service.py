@@ -78,11 +78,12 @@ class DecisionService:
         Raises `TooLarge`, `SlotError`, `CalibrationError` or `Busy` before any work, `EngineError` where the evaluation
         fails. Cancelling the call drops the work.
         """
-        started = time.perf_counter()
+        started, arrived = time.perf_counter(), time.monotonic()
+        self._scheduler.check_room(len(decisions), arrived)
         plans = await asyncio.to_thread(self._plan, decisions)
         prompts = [prompt for plan in plans for prompt in plan.prompts]
         job = self._scheduler.submit(
-            [TokenRun(prompt.tokens, prompt.boundaries, shared=len(prompts) > 1) for prompt in prompts]
+            [TokenRun(prompt.tokens, prompt.boundaries, shared=len(prompts) > 1) for prompt in prompts], arrived
         )
         try:
             evaluations = await asyncio.wrap_future(job.future)

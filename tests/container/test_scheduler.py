@@ -105,6 +105,68 @@ def test_what_would_be_late_is_refused_with_the_time_to_wait(gate: Gate) -> None
     scheduler.close()
 
 
+def test_time_counts_from_the_arrival(gate: Gate) -> None:
+    scheduler = Scheduler(gate, max_in_flight=1000, deadline_seconds=WAIT)
+    scheduler._tokens_per_second = 100
+    accepted = scheduler.submit([run_of(1)])
+    with pytest.raises(Busy):
+        scheduler.submit([run_of(2, 400)], arrived=time.monotonic() - WAIT + 4)  # 4 s of work, and less time
+    gate.gate.set()
+    accepted.future.result(WAIT)
+    scheduler.close()
+
+
+def test_the_speed_is_known_from_the_start(gate: Gate) -> None:
+    gate.tokens_per_second = 100  # of what was evaluated before there was a scheduler
+    scheduler = Scheduler(gate, max_in_flight=1000, deadline_seconds=10)
+    accepted = scheduler.submit([run_of(1, 900)])
+    with pytest.raises(Busy):
+        scheduler.submit([run_of(2, 400)])
+    gate.gate.set()
+    accepted.future.result(WAIT)
+    scheduler.close()
+
+
+def test_an_engine_knows_its_speed(model: Model) -> None:
+    engine = Engine(model, max_tokens=100, threads=1)
+    assert engine.tokens_per_second == 0
+    (evaluation,) = engine.evaluate([run_of(1)])
+    assert engine.tokens_per_second == pytest.approx(evaluation.evaluated / evaluation.seconds)
+    engine.close()
+
+
+def test_what_cannot_be_accepted_is_known_before_its_prompts_are(gate: Gate) -> None:
+    scheduler = Scheduler(gate, max_in_flight=2, deadline_seconds=10)
+    scheduler._tokens_per_second = 100
+    scheduler.check_room(3, time.monotonic())  # idle: whatever comes is accepted
+    accepted = scheduler.submit([run_of(1, 600)])
+    scheduler.check_room(1, time.monotonic())
+    with pytest.raises(Busy, match="2 decisions are waiting"):
+        scheduler.check_room(2, time.monotonic())
+    with pytest.raises(Busy, match="would take 6 s"):
+        scheduler.check_room(1, time.monotonic() - 5)
+    gate.gate.set()
+    accepted.future.result(WAIT)
+    scheduler.close()
+
+
+def test_what_must_become_late_makes_room_for_those_who_need_not(gate: Gate) -> None:
+    gate.group_size = 1
+    scheduler = Scheduler(gate, max_in_flight=1000, deadline_seconds=WAIT)
+    scheduler._tokens_per_second = 1e6
+    first, long, short = (scheduler.submit([run]) for run in (run_of(1), run_of(2, 1900), run_of(3)))
+    await_running(scheduler)
+    scheduler._measure = lambda *_: None  # type: ignore[method-assign] # the machine has become slow, and stays so
+    scheduler._tokens_per_second = 20  # 95 s for the long one
+    gate.gate.set()
+    with pytest.raises(Busy, match="longer than predicted"):
+        long.future.result(WAIT)
+    first.future.result(WAIT)
+    short.future.result(WAIT)
+    scheduler.close()
+    assert gate.seen == [1, 3]
+
+
 def test_an_idle_engine_accepts_however_long_it_takes(gate: Gate) -> None:
     scheduler = Scheduler(gate, max_in_flight=1, deadline_seconds=WAIT)
     scheduler._tokens_per_second = 0.001
