@@ -85,11 +85,12 @@ def _build(settings: Settings, file: ModelFile) -> tuple[DecisionService, ChatSe
         )
         exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()
+    generator = Generator(model, max_tokens=settings.max_tokens, threads=settings.threads, alignment=engine.alignment)
     scheduler = Scheduler(
         engine,
         max_in_flight=settings.max_in_flight,
         deadline_seconds=settings.deadline_seconds,
-        chats=Chats(Generator(model, max_tokens=settings.max_tokens, threads=settings.threads), vocabulary),
+        chats=Chats(generator, vocabulary),
     )
     metadata: ModelInfo = {
         "name": file.name,

@@ -15,7 +15,6 @@ import numpy as np
 
 from adapter.context import Cancelled, Context, EngineError, Piece
 from adapter.conversation import ChatPrompt
-from adapter.engine import ALIGNMENTS
 from adapter.model import Model
 from adapter.prefix_cache import State, Tokens, common_length
 
@@ -49,13 +48,13 @@ class Generation:
 class Generator:
     """Generates from one prompt at a time; one thread at a time may use it. Its context is made when first needed."""
 
-    def __init__(self, model: Model, *, max_tokens: int, threads: int) -> None:
-        """`max_tokens` bounds prompt and answer together."""
+    def __init__(self, model: Model, *, max_tokens: int, threads: int, alignment: int) -> None:
+        """`max_tokens` bounds prompt and answer together; prompts are cut at multiples of `alignment`."""
         self._model = model
         self._threads = threads
         self._rows = _ROWS_GPU if model.gpu_layers else _ROWS_CPU
         self._context: Context | None = None
-        self._alignment = ALIGNMENTS[-1] if model.gpu_layers else ALIGNMENTS[0]
+        self._alignment = alignment
         self.max_tokens = max_tokens
         # What can be gone on from: the beginning of the cells, or where those cannot be cut a saved state.
         self._known: Tokens = np.array([], np.int32)

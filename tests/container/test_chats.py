@@ -50,7 +50,7 @@ class Machine:
         self.step_seconds = 0.0625
         self.gate = threading.Event()
         self.engine = Engine(model, max_tokens=2000, threads=1)
-        self.generator = Generator(model, max_tokens=2000, threads=1)
+        self.generator = Generator(model, max_tokens=2000, threads=1, alignment=8)
         self.chats = Chats(self.generator, vocabulary)
         self._evaluate, self._start = self.engine.evaluate, self.generator.start
         self.engine.evaluate = self.evaluate  # type: ignore[method-assign]

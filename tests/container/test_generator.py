@@ -29,7 +29,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
 
 @pytest.fixture
 def generator(model: Model) -> Iterator[Generator]:
-    made = Generator(model, max_tokens=600, threads=1)
+    made = Generator(model, max_tokens=600, threads=1, alignment=8)
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def _answer(generator: Generator, prompt: ChatPrompt, sampling: Sampling = GREED
 def test_an_answer_does_not_depend_on_what_was_read_before(model: Model, generator: Generator) -> None:
     fresh = {}
     for prompt in (FIRST, SECOND, OTHER):
-        alone = Generator(model, max_tokens=600, threads=1)
+        alone = Generator(model, max_tokens=600, threads=1, alignment=8)
         fresh[prompt] = _answer(alone, prompt)
         alone.close()
     for prompt in (FIRST, FIRST, SECOND, OTHER, SECOND, FIRST, SECOND, SECOND):
