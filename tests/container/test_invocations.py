@@ -59,6 +59,7 @@ def test_a_wrong_decision_is_refused_with_its_place(decision: Make, changes: dic
         ({"decisions": []}, "decisions"),
         ({"state": "s", "model": "m", "questions": {}, "seed": 7}, "systemone"),
         ({"input": "s", "model": "m", "questions": []}, "openai-decisions"),
+        ({"messages": [], "stream": True}, "chat"),
     ],
 )
 def test_a_body_is_told_by_its_keys(body: dict[str, Any], kind: str) -> None:
@@ -73,13 +74,14 @@ def test_a_body_is_told_by_its_keys(body: dict[str, Any], kind: str) -> None:
         ({"model": "m", "questions": {}}, "the body is of no known kind"),
         ({"decision": {}, "decisions": []}, r"several kinds of request \('decision' and 'decisions'\)"),
         ({"state": "s", "input": "s", "questions": []}, r"several kinds of request \('state' and 'input'\)"),
+        ({"input": "s", "messages": []}, r"several kinds of request \('input' and 'messages'\)"),
     ],
 )
 def test_a_body_of_no_kind_or_of_several_is_refused_with_what_is_accepted(body: Any, message: str) -> None:
     with pytest.raises(ApiError, match=message) as caught:
         kind_of(body)
     assert caught.value.status == 400
-    for accepted in ("'decision'", "'decisions'", "'state'", "'input'"):
+    for accepted in ("'decision'", "'decisions'", "'state'", "'input'", "'messages'"):
         assert accepted in str(caught.value)
 
 
