@@ -15,8 +15,8 @@ from tests.stacks.conftest import ROOT
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        ({"env": "nope"}, "error: there is no environment 'nope'; known environments: dev, local\n"),
-        ({}, "error: no environment named: add -c env=NAME; known environments: dev, local\n"),
+        ({"env": "nope"}, "error: there is no environment 'nope'; known environments: dev, local, prod, staging\n"),
+        ({}, "error: no environment named: add -c env=NAME; known environments: dev, local, prod, staging\n"),
     ],
 )
 def test_an_unknown_environment_ends_the_synthesis_with_one_line(context: dict[str, str], message: str) -> None:
