@@ -1,10 +1,13 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench lock clean
+.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench load lock clean
 
 ENV ?= local
 PORT ?= 4566
 QUICK ?=
+DURATION ?= 60
+CALLERS ?= 64
+DEADLINE ?= 55
 MODEL ?= .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 help: ## list the commands
@@ -42,6 +45,9 @@ screenshot: setup ## take the README's pictures of the playground anew
 
 bench: setup ## measure the scoring engine against the plain path; QUICK=1 for a short run [QUICK=]
 	@QUICK=$(QUICK) .venv/bin/python -m bench
+
+load: setup ## more callers than the machine can serve, and what becomes of them [DURATION=60 CALLERS=64 DEADLINE=55 MODEL=file.gguf]
+	@.venv/bin/python -m bench.load --duration $(DURATION) --callers $(CALLERS) --deadline $(DEADLINE) --model "$(MODEL)"
 
 lock: setup ## write requirements/*.txt anew from requirements/*.in
 	@sh tools/lock.sh
