@@ -104,6 +104,23 @@ def test_while_draining_all_that_was_accepted_is_answered_and_nothing_else(
         assert server.process.wait(30) == 0
 
 
+def test_what_is_not_finished_25_s_after_sigterm_is_told_so(tiny_dir: Path, decision: Make, tmp_path: Path) -> None:
+    command = [sys.executable, str(FAULTY), str(tmp_path)]
+    with (
+        running_adapter(tiny_dir, tmp_path / "log", command=command) as server,
+        ThreadPoolExecutor(1) as callers,
+    ):
+        (tmp_path / "wait").touch()
+        waiting = callers.submit(server.invoke, {"decision": decision()})
+        until_evaluating(server)
+        server.process.send_signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        told = waiting.result()
+        assert (told.status_code, told.json()["error"]) == (503, "busy: shutting down")
+        assert time.monotonic() - signalled > 20
+        assert server.process.wait(30) == 0
+
+
 def test_an_idle_adapter_ends_at_once(tiny_dir: Path, tmp_path: Path) -> None:
     with running_adapter(tiny_dir, tmp_path / "log") as server, httpx.Client() as idle:
         assert idle.get(f"{server.url}/ping").status_code == 200  # and keeps the connection
