@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from stacks.config import LOCAL
 from tests.deploy.conftest import Cdk
-from tests.emulator_fixture import Emulator
+from tests.emulator_fixture import EMULATOR_PYTHON, ROOT, Emulator
 from tools.browser import browser
 from tools.cdk import CdkError
 from tools.demo import EXAMPLE
@@ -68,6 +71,31 @@ def test_the_deployed_endpoint_decides(emulator: Emulator, outputs: dict[str, st
     assert result["option_ids"] == ["account_access", "billing", "sales"]
     assert sum(result["probabilities"]) == pytest.approx(1)
     assert result["model"]["gguf_sha256"] == LOCAL.model.sha256
+
+
+def test_the_pipelines_verification_accepts_the_intended_model_and_no_other(
+    emulator: Emulator, outputs: dict[str, str]
+) -> None:
+    def verify(model_sha256: str) -> subprocess.CompletedProcess[str]:
+        asked = [{"name": NAME, "kind": "decision", "model_sha256": model_sha256}]
+        path = f"{EMULATOR_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"  # its AWS command line
+        return subprocess.run(
+            [sys.executable, "stacks/verification/verify.py"],
+            cwd=ROOT,
+            env={**os.environ, **emulator.environment, "PATH": path, "ENDPOINTS": json.dumps(asked)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    right = verify(LOCAL.model.sha256)
+    assert (right.returncode, right.stdout) == (0, f"{NAME}: account_access with {right.stdout[-6:]}"), right.stderr
+    assert float(right.stdout[-6:]) == pytest.approx(decide(emulator)["probabilities"][0], abs=1e-3)
+    wrong = verify("0" * 64)
+    assert wrong.returncode == 1
+    said = f"the model that serves has SHA-256 {LOCAL.model.sha256}, the intended one {'0' * 64}"
+    assert wrong.stderr == f"{NAME}: {said}\n"
 
 
 def test_its_playground_asks_through_invoke_endpoint_and_gives_code_that_does(
