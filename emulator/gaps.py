@@ -5,6 +5,7 @@
 - AWS::CodeBuild::Project: LogsConfig
 - AWS::ECR::Repository: a deleted repository's layers and manifests
 - a Lambda function's last lines, which would make its deleted log group anew
+- AWS::CloudWatch::Alarm: Metrics (metric math), kept and shown, never evaluated: such an alarm changes by SetAlarmState
 """
 # ruff: noqa: SLF001 - MiniStack has no public names for what it keeps; its release is pinned
 
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ministack.services import cloudwatch_logs, codebuild, ecr, lambda_svc, s3
 from ministack.services.cloudformation import provisioners, stacks
 
+from emulator.aws import from_cloudformation, input_shape, validate
 from emulator.settings import ACCOUNT, REGION
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ def close(roles: Roles) -> None:
 
     project |= {"create": created_with_logs, "update": updated_with_logs}
 
+    _accept_metric_math()
+
     emit = lambda_svc._emit_lambda_logs
 
     def emitted_into_existing_group(function: Params, *arguments: Any, **options: Any) -> None:
@@ -102,6 +106,24 @@ def close(roles: Roles) -> None:
             emit(function, *arguments, **options)
 
     lambda_svc._emit_lambda_logs = emitted_into_existing_group
+
+
+def _accept_metric_math() -> None:
+    record_of = provisioners._cw_metric_alarm_record
+
+    def record(name: str, props: Params) -> Any:
+        if not props.get("Metrics"):
+            return record_of(name, props)
+        shape = input_shape("cloudwatch", "PutMetricAlarm")
+        params = from_cloudformation({**props, "AlarmName": name}, shape)
+        validate(params, shape)
+        # MiniStack leaves alone what has no metric of its own.
+        made = record_of(name, {**props, "Metrics": None, "MetricName": "-", "Namespace": "-"})
+        for member in ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Period", "Dimensions", "Unit"):
+            made.pop(member, None)
+        return {**made, "Metrics": params["Metrics"]}
+
+    provisioners._cw_metric_alarm_record = record
 
 
 def _bound_log_group(config: Params) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -23,6 +24,10 @@ _KINDS: tuple[tuple[str, str, str, dict[str, Any], str, _Named], ...] = (
     ("repository", "ecr", "describe_repositories", {}, "repositories", lambda r: r["repositoryName"]),
     ("log group", "logs", "describe_log_groups", {}, "logGroups", lambda g: g["logGroupName"]),
     ("role", "iam", "list_roles", {}, "Roles", lambda r: r["RoleName"]),
+    ("policy", "iam", "list_policies", {"Scope": "Local"}, "Policies", lambda p: p["PolicyName"]),
+    ("alarm", "cloudwatch", "describe_alarms", {}, "MetricAlarms", lambda a: a["AlarmName"]),
+    ("dashboard", "cloudwatch", "list_dashboards", {}, "DashboardEntries", lambda d: d["DashboardName"]),
+    ("topic", "sns", "list_topics", {}, "Topics", lambda t: t["TopicArn"]),
     ("function", "lambda", "list_functions", {}, "Functions", lambda f: f["FunctionName"]),
     ("state machine", "stepfunctions", "list_state_machines", {}, "stateMachines", lambda m: m["name"]),
     ("build project", "codebuild", "list_projects", {}, "projects", str),
@@ -55,15 +60,16 @@ _KINDS: tuple[tuple[str, str, str, dict[str, Any], str, _Named], ...] = (
 )
 
 
-def leftovers(endpoint_url: str) -> list[str]:
+def leftovers(endpoint_url: str, certificate: Path | None = None) -> list[str]:
     """What the emulator at this address holds that is not CDK's bootstrap, as `kind name`, images included.
 
-    Raises botocore's errors where the emulator does not answer.
+    `certificate` is what to trust at an https address. Raises botocore's errors where the emulator does not answer.
     """
+    trusted = str(certificate) if certificate else None
     session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=_REGION)  # noqa: S106
 
     def client(service: str) -> Any:
-        return session.client(service, endpoint_url=endpoint_url)  # type: ignore[call-overload]
+        return session.client(service, endpoint_url=endpoint_url, verify=trusted)  # type: ignore[call-overload]
 
     found = []
     for kind, service, operation, parameters, key, name_of in _KINDS:

@@ -56,7 +56,11 @@ class CodeBuild:
         except RoleError as error:
             raise AwsError("InvalidInputException", str(error)) from error
         record = codebuild._make_build_record(project, codebuild._build_id(name))
-        record |= {"logs": _logs(project, record["id"]), "startTime": time.time()}
+        record |= {
+            "logs": _logs(project, record["id"]),
+            "serviceRole": project["serviceRole"],
+            "startTime": time.time(),
+        }
         build = Build(
             self._workshop,
             record,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 # Hosting modes that have no stand-in here: refused, so that nobody believes that they were tried.
-_UNSUPPORTED_CONFIG = ("AsyncInferenceConfig", "ShadowProductionVariants", "ExplainerConfig", "DataCaptureConfig")
+_UNSUPPORTED_CONFIG = ("ShadowProductionVariants", "ExplainerConfig")
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,15 @@ class Record:
 
 @dataclass(frozen=True)
 class VariantPlan:
-    """Everything that one variant of a fleet is made from, kept apart from records that may be deleted meanwhile."""
+    """Everything that one variant of a fleet is made from, kept apart from records that may be deleted meanwhile.
+
+    `instance_type` is the one that serves: of a pool the first of which there is capacity, None where there is none.
+    """
 
     variant: Params
     model: Params
+    config: Params
+    instance_type: str | None
 
     @property
     def name(self) -> str:
@@ -45,10 +50,14 @@ class VariantPlan:
 
 
 class Catalog:
-    """All models and endpoint configurations. Names are unique regardless of case."""
+    """All models and endpoint configurations. Names are unique regardless of case.
 
-    def __init__(self, on_tags: Callable[[str, list[Params] | None], None]) -> None:
+    There are any number of instances of every type but those in `no_capacity`, of which there are none.
+    """
+
+    def __init__(self, on_tags: Callable[[str, list[Params] | None], None], no_capacity: frozenset[str]) -> None:
         self._on_tags = on_tags
+        self._no_capacity = no_capacity
         self._lock = threading.RLock()
         self._models: dict[str, Record] = {}
         self._configs: dict[str, Record] = {}
@@ -100,7 +109,7 @@ class Catalog:
         with self._lock:
             for variant in params["ProductionVariants"]:
                 _check_variant(variant)
-                for model in _models_of(variant):
+                for _, model in _places(variant):
                     self._get(self._models, "model", "model", model)
             config = self._add(
                 self._configs, "endpoint configuration", "endpoint-config", params["EndpointConfigName"], params
@@ -135,13 +144,16 @@ class Catalog:
         return self._get(self._configs, "endpoint configuration", "endpoint-config", name)
 
     def plans(self, config_name: str) -> list[VariantPlan]:
-        """What a fleet of this configuration is made from. All instances go to the pool tried first."""
+        """What a fleet of this configuration is made from. All instances are of one type."""
         with self._lock:
-            variants = self.config(config_name).params["ProductionVariants"]
-            return [
-                VariantPlan(variant, self._get(self._models, "model", "model", _models_of(variant)[0]).params)
-                for variant in variants
-            ]
+            config = self.config(config_name).params
+            plans = []
+            for variant in config["ProductionVariants"]:
+                places = [place for place in _places(variant) if place[0] not in self._no_capacity]
+                instance_type, model = places[0] if places else (None, variant["ModelName"])
+                record = self._get(self._models, "model", "model", model)
+                plans.append(VariantPlan(variant, record.params, config, instance_type))
+            return plans
 
     def _add(self, records: dict[str, Record], noun: str, kind: str, name: str, params: Params) -> Record:
         with self._lock:
@@ -170,10 +182,12 @@ def container_of(params: Params) -> Params:
     return containers[0]
 
 
-def _models_of(variant: Params) -> list[str]:
-    """The models that a variant may run, the one that it will run first."""
+def _places(variant: Params) -> list[tuple[str, str]]:
+    """Where a variant may run, in the order in which it is tried: instance type, and the model that runs there."""
     pools = sorted(variant.get("InstancePools", []), key=lambda pool: pool["Priority"])
-    return [pool.get("ModelNameOverride", variant["ModelName"]) for pool in pools] or [variant["ModelName"]]
+    return [(pool["InstanceType"], pool.get("ModelNameOverride", variant["ModelName"])) for pool in pools] or [
+        (variant["InstanceType"], variant["ModelName"])
+    ]
 
 
 def _check_variant(variant: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -34,7 +35,9 @@ LAST_LOG_CHARACTERS = 500
 _PYTHON = {"python", "python3"}
 _TEXT_SERVER = Path(__file__).with_name("text_server.py")
 # There is no GPU here: what a model's environment puts on one stays on the CPU.
-_ON_CPU = {"SEMIF_N_GPU_LAYERS": "0", "SM_LLAMA_CPP_N_GPU_LAYERS": "0"}
+_GPU_LAYERS = ("SEMIF_N_GPU_LAYERS", "SM_LLAMA_CPP_N_GPU_LAYERS")
+# An instance has more processors than this machine may have, and more threads than processors hinder one another.
+_THREADS = ("SEMIF_THREADS", "SM_LLAMA_CPP_THREADS")
 _OK = 200
 
 
@@ -46,8 +49,8 @@ class Container:
     """The process of one variant, from its image to its end. Not started by the constructor.
 
     Image, model and log are fetched and written with the model's execution role. Instance types, pools' included, have
-    no effect on the process: it runs on this machine's CPU, with no layer on a GPU. An image that stands for a base
-    without being one (`images.build.stand_in`) is run by `text_server.py`.
+    no effect on the process: it runs on this machine's processors, with no layer on a GPU. An image that stands for a
+    base without being one (`images.build.stand_in`) is run by `text_server.py`.
     """
 
     def __init__(self, workshop: Workshop, endpoint: str, plan: VariantPlan, instance: str) -> None:
@@ -55,6 +58,7 @@ class Container:
         self.specified_image: str = container_of(plan.model)["Image"]
         self.resolved_image = ""
         self.port = 0
+        self.endpoint = endpoint
         self.log_group = f"/aws/sagemaker/Endpoints/{endpoint}"
         self.log_stream = f"{plan.name}/{instance}"
         self._workshop = workshop
@@ -66,18 +70,23 @@ class Container:
 
     def start(self) -> None:
         """Fetch the image and the model and start the process. Raises ContainerError."""
+        if self.plan.instance_type is None:
+            raise ContainerError(
+                f"Unable to provision requested ML compute capacity for production variant {self.plan.name} due to "
+                "InsufficientInstanceCapacity error. Please retry using a different ML instance type or after some "
+                "time."
+            )
         root, model_dir, home = (self._dir / name for name in ("image", "model", "home"))
         for folder in (root, model_dir, home):
             folder.mkdir(parents=True)
-        clients = self._acting_as_role()
-        config = self._unpack_image(clients, root)
-        self._fetch_model(clients, model_dir)
+        config = self._unpack_image(root)
+        self._fetch_model(model_dir)
         self.port = _free_port()
         argv, cwd, env = self._command(config, root)
         variables: dict[str, str] = container_of(self.plan.model).get("Environment", {})
         env |= variables
         # What stands for the container's fixed places comes last: nothing in a model may move them.
-        env |= {name: value for name, value in _ON_CPU.items() if name in variables}
+        env |= _fitted_to_this_machine(variables)
         env |= {
             "HOME": str(home),
             "SEMIF_MODEL_DIR": str(model_dir),
@@ -86,7 +95,7 @@ class Container:
         }
         if self.plan.model.get("EnableNetworkIsolation"):
             env["EMULATOR_ISOLATED"] = "1"  # for the text server, which would fetch a model
-        self._follower = LogFollower(clients, self._log, self.log_group, self.log_stream)
+        self._follower = LogFollower(self.clients, self._log, self.log_group, self.log_stream)
         try:
             with self._log.open("ab") as output:
                 self._child = self._workshop.processes.start(argv, cwd=cwd, env=env, output=output)
@@ -134,18 +143,20 @@ class Container:
         finally:
             connection.close()
 
-    def _acting_as_role(self) -> Clients:
+    @cached_property
+    def clients(self) -> Clients:
+        """Clients with the credentials of the model's execution role. Raises ContainerError where there are none."""
         role = self.plan.model["ExecutionRoleArn"]
         try:
             return self._workshop.clients(self._workshop.roles.assume(role, "sagemaker.amazonaws.com", "SageMaker"))
         except RoleError as error:
             raise ContainerError(str(error)) from error
 
-    def _unpack_image(self, clients: Clients, root: Path) -> dict[str, Any]:
+    def _unpack_image(self, root: Path) -> dict[str, Any]:
         """Unpack every layer; returns the image's configuration (`Env`, `Entrypoint`, `Cmd`, `WorkingDir`)."""
         try:
             image = ImageName.parse(self.specified_image)
-            registry = self._workshop.registry(clients)
+            registry = self._workshop.registry(self.clients)
             raw = registry.manifest(image)
             manifest = json.loads(raw)
             self.resolved_image = image.with_digest(digest_of(raw))
@@ -158,7 +169,7 @@ class Container:
             ) from error
         return dict(json.loads(config).get("config") or {})
 
-    def _fetch_model(self, clients: Clients, target: Path) -> None:
+    def _fetch_model(self, target: Path) -> None:
         container = container_of(self.plan.model)
         source = container.get("ModelDataSource", {}).get("S3DataSource")
         uri = source["S3Uri"] if source else container.get("ModelDataUrl")
@@ -168,16 +179,16 @@ class Container:
         bucket, key = parts.netloc, parts.path.lstrip("/")
         try:
             if source and source["S3DataType"] == "S3Prefix":
-                self._download_prefix(clients, bucket, key, target)
+                self._download_prefix(bucket, key, target)
             else:
-                unpack(clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read(), target)
+                unpack(self.clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read(), target)
         except (BotoCoreError, ClientError, ArchiveError) as error:
             raise ContainerError(
                 f"Failed to download model data for production variant {self.plan.name} from {uri}: {error}"
             ) from error
 
-    def _download_prefix(self, clients: Clients, bucket: str, prefix: str, target: Path) -> None:
-        s3 = clients.s3
+    def _download_prefix(self, bucket: str, prefix: str, target: Path) -> None:
+        s3 = self.clients.s3
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         keys = [item["Key"] for found in pages for item in found.get("Contents", [])]
         if not keys:
@@ -212,6 +223,16 @@ class Container:
             argv[0] = _into(root, argv[0])
         cwd = Path(_into(root, config.get("WorkingDir") or "/"))
         return argv, cwd if cwd.is_dir() else root, env
+
+
+def _fitted_to_this_machine(variables: dict[str, str]) -> dict[str, str]:
+    """The variables that say what an instance has, as far as this machine has it."""
+    processors = os.cpu_count() or 1
+    threads = {name: variables[name] for name in _THREADS if variables.get(name, "").isdecimal()}
+    return {
+        **dict.fromkeys((name for name in _GPU_LAYERS if name in variables), "0"),
+        **{name: str(min(int(value), processors)) for name, value in threads.items()},
+    }
 
 
 def _path_list(root: Path, value: str) -> str:

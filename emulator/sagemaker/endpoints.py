@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from emulator.aws import Params, invalid
 from emulator.sagemaker.container import ContainerError
+from emulator.sagemaker.deployment import check_deployment, rollback_alarms
 from emulator.sagemaker.fleet import Fleet, Variant
 from emulator.sagemaker.names import arn, now, page
 
@@ -46,7 +47,9 @@ class Endpoint:
 class Endpoints:
     """All endpoints. Starting and ending containers happens on threads; the operations answer at once.
 
-    Deployment policies are accepted and shown, but traffic always moves at once when the new fleet is healthy.
+    Deployment policies are checked and shown, but traffic always moves at once when the new fleet is healthy and none
+    of the roll-back alarms is in the state ALARM then: there is no baking period. The alarms are looked at with the
+    execution role, as on AWS; one that does not exist fails the deployment.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Endpoints:
     def create(self, params: Params) -> Params:
         """CreateEndpoint."""
         name, config = params["EndpointName"], params["EndpointConfigName"]
+        check_deployment(params.get("DeploymentConfig"))
         with self._changed:
             if name.lower() in self._endpoints:
                 raise invalid(f'Cannot create already existing endpoint "{arn("endpoint", name)}".')
@@ -74,6 +78,7 @@ class Endpoints:
     def update(self, params: Params) -> Params:
         """UpdateEndpoint: the old fleet serves until the new one is healthy, and on if it never is."""
         config = params["EndpointConfigName"]
+        check_deployment(params.get("DeploymentConfig"))
         with self._changed:
             endpoint = self._updatable(params["EndpointName"])
             plans = self._catalog.plans(config)
@@ -188,7 +193,10 @@ class Endpoints:
     ) -> None:
         try:
             fleet.start()
+            if endpoint.fleet:
+                fleet.watch(rollback_alarms(endpoint.deployment))
         except ContainerError as error:
+            fleet.stop()
             self._settle_failed(endpoint, str(error))
             return
         except Exception as error:  # noqa: BLE001 - a fault of the emulator must not leave an endpoint in Creating

@@ -7,6 +7,8 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import ClientError
+
 from emulator.aws import Params
 from emulator.sagemaker.container import Container, ContainerError
 from emulator.sagemaker.names import now
@@ -45,11 +47,15 @@ class Variant:
             "CurrentInstanceCount": self.instances,
             "DesiredInstanceCount": self.instances,
         }
+        serving = self.container.plan.instance_type
         pools = sorted(variant.get("InstancePools", []), key=lambda pool: pool["Priority"])
         if pools:
             summary["InstancePools"] = [
-                {"InstanceType": pool["InstanceType"], "CurrentInstanceCount": 0 if index else self.instances}
-                for index, pool in enumerate(pools)
+                {
+                    "InstanceType": pool["InstanceType"],
+                    "CurrentInstanceCount": self.instances if pool["InstanceType"] == serving else 0,
+                }
+                for pool in pools
             ]
         for passed_on in ("ManagedInstanceScaling", "RoutingConfig"):
             if passed_on in variant:
@@ -77,6 +83,19 @@ class Fleet:
             self.stop()
             raise
         self.variants = [Variant(container) for container in self._containers]
+
+    def watch(self, alarms: list[str]) -> None:
+        """Raise ContainerError where one of these roll-back alarms has gone off or cannot be looked at."""
+        if not alarms:
+            return
+        try:
+            found = self._containers[0].clients.cloudwatch.describe_alarms(AlarmNames=alarms)["MetricAlarms"]
+        except ClientError as error:
+            raise ContainerError(f"The roll-back alarms cannot be looked at: {error}") from error
+        if missing := sorted({*alarms} - {alarm["AlarmName"] for alarm in found}):
+            raise ContainerError(f"There are no alarms {', '.join(missing)} to roll back on")
+        if tripped := sorted(alarm["AlarmName"] for alarm in found if alarm["StateValue"] == "ALARM"):
+            raise ContainerError(f"One or more alarms have gone off during the deployment: {', '.join(tripped)}")
 
     def stop(self) -> None:
         """End all containers, at once."""

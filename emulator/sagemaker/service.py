@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from emulator.aws import AwsError, Params, Response, call, invalid
 from emulator.sagemaker.catalog import Catalog
 from emulator.sagemaker.endpoints import Endpoints
-from emulator.sagemaker.invocations import invoke
+from emulator.sagemaker.invocations import Invocation, invoke
 from emulator.sagemaker.playground import page
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from emulator.workshop import Workshop
 
-_INVOCATION = re.compile(r"/endpoints/([^/]+)/invocations")
+_INVOCATION = re.compile(r"/endpoints/([^/]+)/(invocations|async-invocations|invocations-response-stream)")
 _PAGE = re.compile(r"/endpoints/([^/]+)/")
 
 
@@ -26,7 +26,7 @@ class SageMaker:
 
     def __init__(self, workshop: Workshop) -> None:
         self._tags: dict[str, list[Params]] = {}
-        self.catalog = Catalog(self._set_tags)
+        self.catalog = Catalog(self._set_tags, workshop.settings.no_capacity)
         self.endpoints = Endpoints(workshop, self.catalog, self._set_tags)
         self._operations: dict[str, Callable[[Params], Params]] = {
             "CreateModel": self.catalog.create_model,
@@ -55,7 +55,7 @@ class SageMaker:
             return call("sagemaker", self._operations, target, body)
         match = _INVOCATION.fullmatch(path)
         if method == "POST" and match:
-            return invoke(self.endpoints, unquote(match[1]), headers, body)
+            return invoke(self.endpoints, Invocation(unquote(match[1]), match[2], headers, body))
         match = _PAGE.fullmatch(path)
         if method == "GET" and match:
             return page(self.endpoints, unquote(match[1]))

@@ -25,7 +25,6 @@ _SETTINGS = {
     "ALIAS": "model_alias",
     "API_KEY": "api_key",
     "BATCH_SIZE": "n_batch",
-    "CHAT_TEMPLATE": "chat_format",
     "CTX_SIZE": "n_ctx",
     "THREADS": "n_threads",
     "THREADS_BATCH": "n_threads_batch",
@@ -139,10 +138,9 @@ def main() -> None:
     slots = int(options.get("PARALLEL", "1"))
     if "n_ctx" in settings:  # llama-server divides the context among its slots
         settings["n_ctx"] = int(settings["n_ctx"]) // slots
+    settings.setdefault("model_alias", path.name)
     server = ServerSettings(api_key=settings.pop("api_key", None))
-    app = create_app(
-        server_settings=server, model_settings=[ModelSettings(model=str(path), model_alias=path.name, **settings)]
-    )
+    app = create_app(server_settings=server, model_settings=[ModelSettings(model=str(path), **settings)])
     uvicorn.run(Front(app), host=environment["SEMIF_HOST"], port=int(environment["SEMIF_PORT"]))
 
 

@@ -1,27 +1,69 @@
-"""A CDK app for tests: the `local` environment with the changes that the variable VARIANT holds as JSON.
+"""A CDK app for tests: a shipped environment with the changes that the variable VARIANT holds as JSON.
 
-Keys: `environment`, `model`, `endpoint`, each the fields to replace.
+Keys: `of`, the environment's name (`local` where it is left out); `environment`, `model` and `endpoint`, each the
+fields to replace (`endpoint` in every endpoint); `text`, the fields of a text endpoint to add; `embedded_model`, true
+where the embedded model stands for one that no test can fetch; `without`, an action that the policies of one construct
+lose: {"path": ..., "action": ...}.
 """
 
 import json
 import os
 from dataclasses import replace
+from typing import Any
 
-from aws_cdk import App
+import jsii
+from aws_cdk import App, Aspects, IAspect, Stack
+from aws_cdk import aws_iam as iam
+from constructs import IConstruct
 
-from stacks.config import LOCAL
+from stacks.config import TextEndpoint, environment_named
+from stacks.models import SMOLLM2_135M
 from stacks.stage import build
 
+
+@jsii.implements(IAspect)
+class Without:
+    """Takes an action out of the policies below a path."""
+
+    def __init__(self, path: str, action: str) -> None:
+        self._path = path
+        self._action = action
+
+    def visit(self, node: IConstruct) -> None:
+        """CDK's own name of what it does with every construct."""
+        if isinstance(node, iam.CfnPolicy) and self._path in node.node.path:
+            document: dict[str, Any] = Stack.of(node).resolve(node.policy_document)
+            for statement in document["Statement"]:
+                actions = statement["Action"]
+                left = [
+                    action for action in ([actions] if isinstance(actions, str) else actions) if action != self._action
+                ]
+                # A statement needs one: this one nobody asks for.
+                statement["Action"] = left or "sts:GetCallerIdentity"
+            node.policy_document = document
+
+
+def _fields(changes: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+
+
 changes = json.loads(os.environ["VARIANT"])
-(endpoint,) = LOCAL.endpoints
+shipped = environment_named(changes.get("of", "local"))
+model = SMOLLM2_135M if changes.get("embedded_model") else shipped.model
+endpoints = tuple(replace(endpoint, **_fields(changes.get("endpoint", {}))) for endpoint in shipped.endpoints)
+if "text" in changes:
+    endpoints += (TextEndpoint(**_fields(changes["text"])),)
 app = App()
 build(
     app,
     replace(
-        LOCAL,
-        model=replace(LOCAL.model, **changes.get("model", {})),
-        endpoints=(replace(endpoint, **changes.get("endpoint", {})),),
+        shipped,
+        model=replace(model, **changes.get("model", {})),
+        endpoints=endpoints,
         **changes.get("environment", {}),
     ),
 )
+if "without" in changes:
+    Aspects.of(app).add(Without(**changes["without"]))
 app.synth()

@@ -31,7 +31,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """The shared emulator."""
-    with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
+    variables = {"EMULATOR_NO_CAPACITY": "ml.g6e.xlarge,ml.p5.48xlarge"}
+    with running_emulator(tmp_path_factory.mktemp("emulator"), variables=variables) as running:
         s3 = running.client("s3")
         s3.create_bucket(Bucket=BUCKET)
         s3.put_object(Bucket=BUCKET, Key="one/weights.txt", Body=b"weights")
@@ -129,11 +130,14 @@ class Hosting:
         }
         return {name: value for name, value in variant.items() if value is not None}
 
-    def config(self, *variants: dict[str, Any], **environment: Any) -> str:
-        """A new configuration of these variants, or of one whose model has this environment; its name."""
+    def config(self, *variants: dict[str, Any], more: dict[str, Any] | None = None, **environment: Any) -> str:
+        """A new configuration of these variants, or of one whose model has this environment; its name.
+
+        `more` are its other members.
+        """
         name = self.name()
         chosen = list(variants) or [self.variant(self.model(**environment))]
-        self.api.create_endpoint_config(EndpointConfigName=name, ProductionVariants=chosen)
+        self.api.create_endpoint_config(EndpointConfigName=name, ProductionVariants=chosen, **(more or {}))
         return name
 
     def endpoint(self, config: str) -> str:

@@ -136,7 +136,7 @@ def test_dockerfile_that_is_not_understood_is_refused(docker: Docker, context: P
         (("build", "--squash", "."), "unrecognized arguments: --squash"),
         (("build", "--platform", "linux/arm64", "."), "invalid choice: 'linux/arm64'"),
         (("push", "docker.io/library/busybox:1"), "no such image"),
-        (("pull", "docker.io/library/busybox:1"), "is not in ECR"),
+        (("pull", "docker.io/library/busybox:1"), "known by digest only"),
         (("pull", f"{REGISTRY}/absent:1"), "absent"),
         (("login", "-u", "AWS", "--password-stdin", "docker.io"), "is not an ECR registry"),
     ],
@@ -145,6 +145,29 @@ def test_command_that_is_not_understood_is_refused(docker: Docker, words: tuple[
     done = docker(*words)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("registry", ["public.ecr.aws/gallery", "763104351884.dkr.ecr.us-east-1.amazonaws.com"])
+def test_base_of_another_registry_is_stood_for_and_can_be_built_on(
+    docker: Docker, context: Path, registry: str
+) -> None:
+    name = f"{registry}/base@sha256:{'1' * 64}"
+    pulled = docker("pull", name)
+    assert (pulled.returncode, pulled.stdout) == (0, f"{name}: not fetched, an empty image stands for it\n")
+    repository = f"bases-{registry[0]}"
+    docker.emulator.client("ecr").create_repository(repositoryName=repository)
+    own = f"{REGISTRY}/{repository}:copy"
+    assert docker("tag", name, own).returncode == 0
+    assert docker("push", own).returncode == 0
+    config, entries = pushed(docker, own)
+    assert config["config"] == {
+        "Entrypoint": ["/usr/bin/serve"],
+        "Labels": {"decision-endpoints.emulator.stands-for": name},
+    }
+    assert entries == {}
+    build(docker, context, "--build-arg", f"BASE={own}")
+    absent = docker("build", "--build-arg", f"BASE={REGISTRY}/{repository}:absent", str(context))
+    assert absent.stderr == f"docker (process mode): image {REGISTRY}/{repository} has no absent\n"
 
 
 def test_undeclared_build_argument_is_refused(docker: Docker, context: Path) -> None:

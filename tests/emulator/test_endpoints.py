@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import threading
 import time
@@ -119,6 +120,123 @@ def test_pool_is_described_with_its_placement_and_first_pools_model(hosting: Hos
     ]
     assert described["DeployedImages"][0]["ResolvedImage"] == hosting.image
     assert hosting.invoke(name)["Body"]["environment"]["GREETING"] == "override"
+
+
+def test_pool_falls_back_to_a_type_of_which_there_are_instances(hosting: Hosting) -> None:
+    pool = [{"InstanceType": "ml.g6e.xlarge", "Priority": 1}, {"InstanceType": "ml.g5.2xlarge", "Priority": 2}]
+    model = hosting.model(GREETING="fallback", SEMIF_N_GPU_LAYERS="-1")
+    name = hosting.endpoint(hosting.config(hosting.variant(model)))
+    config = hosting.config(hosting.variant(model, InstanceType=None, InstancePools=pool))
+    hosting.api.update_endpoint(EndpointName=name, EndpointConfigName=config)
+    (variant,) = hosting.settled(name)["ProductionVariants"]
+    assert {place["InstanceType"]: place["CurrentInstanceCount"] for place in variant["InstancePools"]} == {
+        "ml.g6e.xlarge": 0,
+        "ml.g5.2xlarge": 1,
+    }
+    assert hosting.invoke(name)["Body"]["gpu_layers"] == "0", "there is no GPU to put layers on"
+
+
+def test_type_of_which_there_are_no_instances_fails_the_update(hosting: Hosting) -> None:
+    name = hosting.endpoint(hosting.config(GREETING="old"))
+    scarce = hosting.config(hosting.variant(hosting.model(), InstanceType="ml.p5.48xlarge"))
+    hosting.api.update_endpoint(EndpointName=name, EndpointConfigName=scarce)
+    assert "InsufficientInstanceCapacity" in hosting.settled(name)["FailureReason"]
+    assert hosting.invoke(name)["Body"]["environment"]["GREETING"] == "old"
+
+
+ALARMED: dict[str, Any] = {
+    "BlueGreenUpdatePolicy": {
+        "TrafficRoutingConfiguration": {
+            "Type": "CANARY",
+            "WaitIntervalInSeconds": 60,
+            "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 10},
+        }
+    },
+    "AutoRollbackConfiguration": {"Alarms": [{"AlarmName": "errors"}]},
+}
+
+
+def test_alarm_that_goes_off_rolls_an_update_back(hosting: Hosting) -> None:
+    cloudwatch = hosting.emulator.client("cloudwatch")
+    cloudwatch.put_metric_alarm(
+        AlarmName="errors",
+        MetricName="Invocation5XXErrors",
+        Namespace="AWS/SageMaker",
+        Statistic="Sum",
+        Period=60,
+        EvaluationPeriods=1,
+        Threshold=1,
+        ComparisonOperator="GreaterThanThreshold",
+    )
+    name = hosting.endpoint(hosting.config(GREETING="old"))
+    for state, greeting in (("ALARM", "old"), ("OK", "new")):
+        cloudwatch.set_alarm_state(AlarmName="errors", StateValue=state, StateReason="test")
+        config = hosting.config(GREETING="new")
+        hosting.api.update_endpoint(EndpointName=name, EndpointConfigName=config, DeploymentConfig=ALARMED)
+        description = hosting.settled(name)
+        assert hosting.invoke(name)["Body"]["environment"]["GREETING"] == greeting
+        assert ("gone off during the deployment: errors" in description.get("FailureReason", "")) == (state == "ALARM")
+    assert description["LastDeploymentConfig"] == ALARMED
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        ({"AutoRollbackConfiguration": {}}, "exactly one of BlueGreenUpdatePolicy and RollingUpdatePolicy"),
+        (
+            {"BlueGreenUpdatePolicy": {"TrafficRoutingConfiguration": {"Type": "LINEAR", "WaitIntervalInSeconds": 60}}},
+            "type LINEAR takes LinearStepSize, not none",
+        ),
+    ],
+)
+def test_deployment_that_aws_would_refuse(
+    hosting: Hosting, endpoint: str, deployment: dict[str, Any], words: str
+) -> None:
+    config = hosting.config()
+    message = refused(
+        hosting.api.update_endpoint, EndpointName=endpoint, EndpointConfigName=config, DeploymentConfig=deployment
+    )
+    assert words in message
+
+
+def test_captured_calls_lie_in_s3(hosting: Hosting) -> None:
+    capture = {
+        "EnableCapture": True,
+        "InitialSamplingPercentage": 100,
+        "DestinationS3Uri": f"s3://{BUCKET}/captured",
+        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+    }
+    name = hosting.endpoint(hosting.config(more={"DataCaptureConfig": capture}))
+    hosting.invoke(name, {"asked": 1}, ContentType="application/json")
+    s3 = hosting.emulator.client("s3")
+    listed = {"Bucket": BUCKET, "Prefix": f"captured/{name}/main/"}
+    wait_for(lambda: s3.list_objects_v2(**listed)["KeyCount"] == 1)
+    key = s3.list_objects_v2(**listed)["Contents"][0]["Key"]
+    captured = json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())["captureData"]
+    assert json.loads(captured["endpointInput"]["data"]) == {"asked": 1}
+    assert json.loads(captured["endpointOutput"]["data"])["arguments"] == ["serve"]
+
+
+def test_asynchronous_answers_and_errors_lie_in_s3(hosting: Hosting) -> None:
+    output = {"S3OutputPath": f"s3://{BUCKET}/answers", "S3FailurePath": f"s3://{BUCKET}/errors"}
+    name = hosting.endpoint(hosting.config(more={"AsyncInferenceConfig": {"OutputConfig": output}}))
+    s3, runtime = hosting.emulator.client("s3"), hosting.emulator.client("sagemaker-runtime")
+    for status, location in ((200, "OutputLocation"), (400, "FailureLocation")):
+        s3.put_object(Bucket=BUCKET, Key="asked.json", Body=json.dumps({"status": status}))
+        accepted = runtime.invoke_endpoint_async(EndpointName=name, InputLocation=f"s3://{BUCKET}/asked.json")
+        key = accepted[location].removeprefix(f"s3://{BUCKET}/")
+        wait_for(lambda key=key: s3.list_objects_v2(Bucket=BUCKET, Prefix=key)["KeyCount"] == 1)  # type: ignore[misc]
+        assert b"serve" in s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    with pytest.raises(ClientError, match="use InvokeEndpointAsync"):
+        hosting.invoke(name)
+
+
+def test_stream_is_the_containers_answer_as_events(hosting: Hosting, endpoint: str) -> None:
+    runtime = hosting.emulator.client("sagemaker-runtime")
+    response = runtime.invoke_endpoint_with_response_stream(EndpointName=endpoint, Body=b"{}")
+    parts = [event["PayloadPart"]["Bytes"] for event in response["Body"]]
+    assert json.loads(b"".join(parts))["arguments"] == ["serve"]
+    assert response["ContentType"] == "application/json"
 
 
 def test_tag_is_resolved_to_a_digest(hosting: Hosting) -> None:

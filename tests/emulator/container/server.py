@@ -29,6 +29,7 @@ class Handler(BaseHTTPRequestHandler):
             "model": files,
             "environment": {name: os.environ.get(name) for name in names},
             "arguments": sys.argv[1:],
+            "gpu_layers": os.environ.get("SEMIF_N_GPU_LAYERS"),
             "pid": os.getpid(),
         }
         self._answer(asked.get("status", 200), answer)
