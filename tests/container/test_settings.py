@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.settings import SettingsError, load_settings, tokenizer_claims
+from adapter.settings import Settings, SettingsError, load_settings, tokenizer_claims
+
+SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -56,3 +58,15 @@ def test_the_key_is_never_shown() -> None:
     with pytest.raises(SettingsError, match=r"SEMIF_API_KEY=\(secret\): ") as caught:
         load_settings({"SEMIF_API_KEY": "x" * 1025})
     assert "xx" not in str(caught.value)
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = [line.split("|") for line in SETTINGS_PAGE.read_text().splitlines() if line.startswith("| `SEMIF_")]
+    documented = {row[1].strip(" `").removeprefix("SEMIF_"): row[2].strip() for row in rows}
+    assert {name.lower() for name in documented} == set(Settings.model_fields)
+    defaults = load_settings({})
+    for name, default in documented.items():
+        if default != "all processors":
+            read = load_settings({f"SEMIF_{name}": default.strip("`")})  # empty is as good as unset
+            assert getattr(read, name.lower()) == getattr(defaults, name.lower()), name
+            assert bool(default) == (getattr(defaults, name.lower()) is not None), name
