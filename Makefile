@@ -1,6 +1,6 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench load lock clean
+.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench load lock audit clean
 
 ENV ?= local
 PORT ?= 4566
@@ -51,6 +51,13 @@ load: setup ## more callers than the machine can serve, and what becomes of them
 
 lock: setup ## write requirements/*.txt anew from requirements/*.in
 	@sh tools/lock.sh
+
+audit: setup ## look up every locked Python package in PyPI's advisories; fails where it cannot be looked up
+	@for lock in requirements/*.txt stacks/*/*.txt; do \
+		echo "$$lock"; \
+		.venv/bin/uv tool run --quiet pip-audit@2.10.1 --strict --disable-pip --require-hashes \
+			--progress-spinner off --requirement "$$lock" || exit 1; \
+	done
 
 clean: ## remove everything that the commands made
 	rm -rf .venv .venv-emulator .cache .emulator node_modules cdk.out

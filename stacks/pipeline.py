@@ -104,7 +104,7 @@ class PipelineStack(cdk.Stack):
             self,
             "Test",
             bucket=self._bucket,
-            commands=["bash .ci/run"],
+            commands=["bash .ci/run", "make audit"],
             image=_TEST_IMAGE,
             compute_type=codebuild.ComputeType.LARGE,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,8 @@ from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks
 from cfnlint.api import lint  # type: ignore[import-untyped]
 from cfnlint.config import ManualArgs  # type: ignore[import-untyped]
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.json import JSONSnapshotExtension
 
 from stacks.checks import ConfigError
 from stacks.config import PROD, STAGING, Asynchronous, Environment
@@ -112,6 +115,11 @@ def _plain(value: Any) -> str:
     return f"<{argument if isinstance(argument, str) else '.'.join(argument)}>"
 
 
+def test_the_template_is_as_it_was_read_last(template: dict[str, Any], snapshot: SnapshotAssertion) -> None:
+    words = re.sub(r"\b[0-9a-f]{64}(?=\.(zip|json))", "<asset>", json.dumps(template))
+    assert json.loads(words) == snapshot.use_extension(JSONSnapshotExtension)
+
+
 def test_the_way_of_a_commit(stages: list[dict[str, Any]]) -> None:
     way = [
         (
@@ -165,8 +173,9 @@ def test_the_steps_use_the_command_line_that_the_repository_locks(template: dict
     for name in ("staging", "prod"):
         deploy = f"cdk deploy --app {name} --all --require-approval never --ci"
         assert _commands(template, f"Deploy{name.capitalize()}") == [install, deploy]
-    assert _commands(template, "Test") == ["bash .ci/run"]
+    assert _commands(template, "Test") == ["bash .ci/run", "make audit"]
     assert (ROOT / ".ci" / "run").exists()
+    assert "\naudit: " in (ROOT / "Makefile").read_text()
     assert (ROOT / "requirements" / "cdk.txt").exists()
 
 
