@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from adapter.chats import Chat, Finished, FinishReason
-from adapter.conversation import ConversationBuilder, Message
+from adapter.conversation import ChatPrompt, ConversationBuilder, Message
 from adapter.generator import Sampling
 from adapter.scheduler import Scheduler
 from adapter.service import TooLarge
@@ -85,12 +85,7 @@ class ChatService:
         Raises `PromptError`, `TooLarge` or `Busy` before any work.
         """
         deadline = time.monotonic() + self._deadline
-        prompt = await asyncio.to_thread(self._prompts.build, messages)
-        if len(prompt.tokens) > self._max_tokens:
-            raise TooLarge(
-                f"the messages have {len(prompt.tokens)} tokens; "
-                f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
-            )
+        prompt = await asyncio.to_thread(self._prompt, messages)
         room = self._max_tokens - len(prompt.tokens) + 1  # the last token of an answer is not read again
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[str | Finished | Exception] = asyncio.Queue()
@@ -108,6 +103,19 @@ class ChatService:
         )
         self._scheduler.submit_chat(chat)
         return Reply(chat, events)
+
+    def _prompt(self, messages: Sequence[Message]) -> ChatPrompt:
+        if self._prompts.surely_exceeds(messages, self._max_tokens):
+            raise TooLarge(
+                f"the messages have more tokens than the {self._max_tokens} that are allowed (SEMIF_MAX_TOKENS)"
+            )
+        prompt = self._prompts.build(messages)
+        if len(prompt.tokens) > self._max_tokens:
+            raise TooLarge(
+                f"the messages have {len(prompt.tokens)} tokens; "
+                f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
+            )
+        return prompt
 
     @property
     def in_flight(self) -> int:
