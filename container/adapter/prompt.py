@@ -27,7 +27,7 @@ VERSIONS: dict[Layout, str] = {"state-first": "direct-options-v1", "criteria-fir
 # Stand-ins for the two messages while a template is rendered: private-use characters, which no template trims.
 _SYSTEM_MARK = "\ue000system\ue001"
 _USER_MARK = "\ue000user\ue001"
-LONGEST_TOKEN = 256  # characters; vocabularies' longest are runs of blanks of about half of it
+_LONGEST_TOKEN = 256  # characters; vocabularies' longest are runs of blanks of about half of it
 
 
 class PromptError(ValueError):
@@ -115,7 +115,7 @@ class PromptBuilder:
         text = "".join(part for part, _ in parts)
         if self._slots_see_message:
             # The end is enough: no tokenizer merges further back than its longest token.
-            verify_slots(self._vocabulary, (content + self._template.tail)[-LONGEST_TOKEN:], slots)
+            verify_slots(self._vocabulary, (content + self._template.tail)[-_LONGEST_TOKEN:], slots)
         tokens = self._vocabulary.with_bos(self._vocabulary.tokenize_parts(parts))
         before_state, before_close = (self._common(tokens, content[:length]) for length in shared)
         return Prompt(
