@@ -11,6 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +31,12 @@ from tools.leftovers import leftovers
 NAME = "decision-endpoints-local-decision"
 ONE_THREAD = {"endpoint": {"threads": 1}}
 NO_CACHE = {"endpoint": {"environment": {"SEMIF_CACHE_BYTES": "-1"}}}
+POOL = ["ml.m6i.large", "ml.c6i.large"]
+# The same file under another name is another model: it is packaged anew, under a prefix of its own.
+OTHER_MODEL_ON_A_POOL = {
+    "model": {"name": "another-name"},
+    "endpoint": {"instance_type": None, "instance_pool": POOL, "threads": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +182,154 @@ def test_an_update_that_does_not_start_rolls_back_and_the_endpoint_goes_on_servi
     served = endpoint(emulator)
     assert ([served["EndpointConfigName"]], served["EndpointStatus"]) == (before[0], "InService")
     assert decide(emulator)["model"]["threads"] == 1
+
+
+def test_another_model_and_a_pool_of_types_update_the_endpoint_in_place(
+    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]
+) -> None:
+    created, built = endpoint(emulator)["CreationTime"], builds(emulator)
+    updated = cdk_cli.deploy(OTHER_MODEL_ON_A_POOL)
+    assert updated == {**outputs, "ModelPrefix": updated["ModelPrefix"]}
+    assert updated["ModelPrefix"] != outputs["ModelPrefix"]
+    assert len(builds(emulator)) == len(built) + 1
+    (model,) = models(emulator)
+    source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]["S3Uri"]
+    assert source.endswith(f"/{updated['ModelPrefix']}")
+    served = endpoint(emulator)
+    assert ([served["EndpointConfigName"]], served["CreationTime"]) == (configs(emulator), created)
+    (variant,) = served["ProductionVariants"]
+    assert variant["InstancePools"] == [
+        {"InstanceType": POOL[0], "CurrentInstanceCount": 1},
+        {"InstanceType": POOL[1], "CurrentInstanceCount": 0},
+    ]
+    assert decide(emulator)["model"]["gguf_sha256"] == LOCAL.model.sha256
+
+
+def test_the_commands_of_the_operations_page_run(emulator: Emulator, outputs: dict[str, str]) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    commands = [line for line in page.splitlines() if line.startswith("aws ")]
+    told = {}
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env={
+                **os.environ,
+                **emulator.environment,
+                "PATH": f"{EMULATOR_PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        verb = " ".join(command.split()[1:3])
+        # The stack is in no such state now; the page says so.
+        in_vain = verb in {"cloudformation cancel-update-stack", "cloudformation continue-update-rollback"}
+        assert (done.returncode != 0) == in_vain, (command, done.stderr)
+        assert ("cannot be called from current stack status" in done.stderr) == in_vain, (command, done.stderr)
+        told[verb] = done.stdout
+    assert len(commands) == page.count("\naws ") >= 12
+    assert outputs["DecisionEndpointInvokePolicy"] in told["cloudformation describe-stacks"]
+    assert "SEMIF_CACHE_BYTES" in told["cloudformation describe-stack-events"]
+    assert f"endpoint/{NAME}/variant/main\t1\t2" in told["application-autoscaling describe-scalable-targets"]
+    assert json.loads(told["sagemaker describe-endpoint"])[0] == "InService"
+    assert '"probabilities"' in told["sagemaker-runtime invoke-endpoint"]
+
+
+class Runner:
+    """The deployed build runner, called as CDK's framework calls it, for projects of a test's own."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._projects: list[str] = []
+        self._logs = emulator.client("logs")
+        self._functions = emulator.client("lambda")
+        self._codebuild = emulator.client("codebuild", parameter_validation=False)
+        listed = self._functions.list_functions()["Functions"]
+        self._names = {
+            part: next(f["FunctionName"] for f in listed if f"BuildRunner{part}" in f["FunctionName"])
+            for part in ("OnEvent", "IsComplete")
+        }
+
+    def project(self, command: str, timeout_minutes: float = 5) -> dict[str, Any]:
+        """The custom resource of a new project whose builds run one command."""
+        name, spec = f"project-{uuid.uuid4()}", {"version": 0.2, "phases": {"build": {"commands": [command]}}}
+        self._codebuild.create_project(
+            name=name,
+            serviceRole="arn:aws:iam::000000000000:role/build",
+            artifacts={"type": "NO_ARTIFACTS"},
+            source={"type": "NO_SOURCE", "buildspec": json.dumps(spec)},
+            environment={"type": "LINUX_CONTAINER", "image": "x", "computeType": "BUILD_GENERAL1_SMALL"},
+            # Below the API's minimum of five minutes, so that a test can see it pass.
+            timeoutInMinutes=timeout_minutes,
+        )
+        self._projects.append(name)
+        return {"ResourceProperties": {"ProjectName": name, "ContentHash": "1"}, "RequestId": str(uuid.uuid4())}
+
+    def begin(self, request: str, resource: dict[str, Any]) -> dict[str, Any]:
+        """The event that the framework polls with, once the runner has begun."""
+        event = {**resource, "RequestType": request}
+        return {**event, **self._call("OnEvent", event)}
+
+    def outcome(self, event: dict[str, Any]) -> dict[str, Any]:
+        """What the runner says when it does not say "not yet" any more: an error, or that it is complete."""
+        while (answer := self._call("IsComplete", event)).get("IsComplete") is False:
+            time.sleep(0.5)
+        return answer
+
+    def statuses(self, event: dict[str, Any]) -> list[str]:
+        """What has become of the builds."""
+        return [build["buildStatus"] for build in self._codebuild.batch_get_builds(ids=event["BuildIds"])["builds"]]
+
+    def kill(self, event: dict[str, Any]) -> None:
+        """Stop the builds, as an operator might."""
+        for build in event["BuildIds"]:
+            self._codebuild.stop_build(id=build)
+
+    def tidy_up(self) -> None:
+        """Delete the projects and their logs."""
+        for name in self._projects:
+            self._codebuild.delete_project(name=name)
+            self._logs.delete_log_group(logGroupName=f"/aws/codebuild/{name}")
+
+    def _call(self, part: str, event: dict[str, Any]) -> dict[str, Any]:
+        answer = self._functions.invoke(FunctionName=self._names[part], Payload=json.dumps(event))
+        decoded: dict[str, Any] = json.loads(answer["Payload"].read())
+        return decoded
+
+
+@pytest.fixture
+def runner(emulator: Emulator, outputs: dict[str, str]) -> Iterator[Runner]:
+    runner = Runner(emulator)
+    yield runner
+    runner.tidy_up()
+
+
+@pytest.mark.parametrize(
+    ("command", "timeout_minutes", "status"),
+    [("echo error: no such model; exit 3", 5, "FAILED"), ("sleep 300", 5, "STOPPED"), ("sleep 300", 0.02, "TIMED_OUT")],
+)
+def test_the_build_runner_ends_at_once_with_a_build_that_does_not_succeed(
+    runner: Runner, command: str, timeout_minutes: float, status: str
+) -> None:
+    event = runner.begin("Create", runner.project(command, timeout_minutes))
+    if status == "STOPPED":
+        runner.kill(event)
+    told = runner.outcome(event)
+    assert told["errorType"] == "BuildFailedError"
+    assert f"(build {event['BuildIds'][0]} ended as {status})" in told["errorMessage"]
+    assert "Log: https://" in told["errorMessage"]
+    if status == "FAILED":
+        assert told["errorMessage"].startswith("error: no such model (build ")
+
+
+def test_deleting_the_resource_stops_a_running_build(runner: Runner) -> None:
+    resource = runner.project("sleep 300")
+    running = runner.begin("Create", resource)
+    assert runner.statuses(running) == ["IN_PROGRESS"]
+    deleting = runner.begin("Delete", {**resource, "PhysicalResourceId": running["PhysicalResourceId"]})
+    assert deleting["BuildIds"] == running["BuildIds"]
+    assert runner.outcome(deleting) == {"IsComplete": True}
+    assert runner.statuses(running) == ["STOPPED"]
 
 
 def test_destroy_leaves_nothing(emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]) -> None:

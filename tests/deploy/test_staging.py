@@ -132,7 +132,7 @@ def test_invoke_policy_lets_its_holder_ask_that_endpoint_and_no_other(
     runtime = caller(emulator, outputs["DecisionCpuEndpointInvokePolicy"])
     try:
         assert ask(runtime, outputs["DecisionCpuEndpointName"], EXAMPLE)["result"]["id"] == "support-route"
-        with pytest.raises(ClientError, match="not authorized to perform: sagemaker:InvokeEndpoint on"):
+        with pytest.raises(ClientError, match="not authorized to perform: sagemaker:InvokeEndpoint because"):
             ask(runtime, outputs["DecisionGpuEndpointName"], EXAMPLE)
     finally:
         forget_callers(emulator)
