@@ -46,6 +46,11 @@ def test_nothing_of_a_stop_string_is_shown(text: str, cuts: list[int], stops: li
     assert not any(stop in shown for stop in stops)
 
 
+@pytest.mark.parametrize("stops", [["b", "ab"], ["ab", "b"]])
+def test_of_stop_strings_that_end_together_the_one_that_begins_first_counts(stops: list[str]) -> None:
+    assert TextStream(stops).add(b"-ab-") == "-"
+
+
 def test_characters_are_shown_when_whole_and_stop_strings_when_they_are_none() -> None:
     stream = TextStream(["END"])
     assert [stream.add(piece) for piece in (b"a\xf0\x9f", b"\x98", b"\x80E", b"N", b"d")] == ["a", "", "😀", "", "ENd"]
