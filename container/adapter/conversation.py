@@ -44,6 +44,11 @@ class ConversationBuilder:
         shared = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(without_answer)))
         return ChatPrompt(tuple(tokens), shared)
 
+    def surely_exceeds(self, messages: Sequence[Message], limit: int) -> bool:
+        """Whether the prompt of a conversation surely has more than `limit` tokens; far quicker than `build`."""
+        text = "\n".join(message.content for message in messages)
+        return len(messages) > limit or self._vocabulary.surely_exceeds(text, limit)
+
     def _tokens(self, messages: Sequence[Message], *, for_answer: bool) -> list[int]:
         """Whatever a template does to a message (it may trim it, or take words out), what a caller wrote stays marked.
 

@@ -142,18 +142,26 @@ class DecisionService:
         return self._scheduler.depth
 
     def _plan(self, decisions: Sequence[Decision]) -> list[_Plan]:
-        plans = [self._plan_one(decision) for decision in decisions]
-        total = sum(len(prompt.tokens) for plan in plans for prompt in plan.prompts)
-        if total > self._max_request_tokens:
-            raise TooLarge(
-                f"the request's prompts have {total} tokens together; "
-                f"at most {self._max_request_tokens} are allowed (SEMIF_MAX_REQUEST_TOKENS)"
-            )
+        plans: list[_Plan] = []
+        total = 0
+        for decision in decisions:
+            plans.append(self._plan_one(decision))
+            total += sum(len(prompt.tokens) for prompt in plans[-1].prompts)
+            if total > self._max_request_tokens:  # whatever else it asks: reading on would cost the others their time
+                raise TooLarge(
+                    f"the prompts of the request's first {len(plans)} decisions have {total} tokens together; "
+                    f"at most {self._max_request_tokens} are allowed (SEMIF_MAX_REQUEST_TOKENS)"
+                )
         return plans
 
     def _plan_one(self, decision: Decision) -> _Plan:
         calibration = None if decision.calibration is None else self._calibrations.named(decision.calibration)
         descriptions = [option.description for option in decision.options]
+        if self._prompts.surely_exceeds(decision.state, decision.question, descriptions, self._max_tokens):
+            raise TooLarge(
+                f"the prompt of decision {decision.id!r} has more than {2 * self._max_tokens} tokens; "
+                f"at most {self._max_tokens} are allowed (SEMIF_MAX_TOKENS)"
+            )
         orders = shifts(len(descriptions), decision.permutations)
         prompts = [
             self._prompts.build(decision.state, decision.question, rotate(descriptions, shift), decision.layout)

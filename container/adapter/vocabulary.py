@@ -14,6 +14,8 @@ _HTML = re.compile(
     r"tfoot|th|thead|tr|u|ul)>"
 )
 
+_FIRST_LOOK = 4  # characters a token: about what English has
+
 
 class Vocabulary:
     """The tokenizer inside a loaded GGUF. Thread-safe: llama.cpp's tokenizer reads only constant data."""
@@ -50,6 +52,18 @@ class Vocabulary:
             if count >= 0:
                 return buffer[:count]
             size = -count
+
+    def surely_exceeds(self, text: str, limit: int) -> bool:
+        """Whether `text` has more than `limit` tokens, as its beginning shows: all of it would take seconds a megabyte.
+
+        A beginning is taken for enough where it has twice as many: what follows it changes the tokens of its end only.
+        """
+        length = _FIRST_LOOK * limit
+        while length < len(text):
+            if len(self.tokenize(text[:length], special=False)) > 2 * limit:
+                return True
+            length *= 4
+        return False
 
     def tokenize_parts(self, parts: Iterable[tuple[str, bool]]) -> list[int]:
         """Tokens of the concatenation of `parts`, pairs of text and whether the template wrote it."""

@@ -115,8 +115,8 @@ def test_what_is_read_is_as_described(client: httpx.Client, described: dict[str,
 
 @pytest.mark.parametrize("path", POSTS)
 def test_every_error_is_as_described(client: httpx.Client, described: dict[str, Any], path: str) -> None:
-    def post(content: bytes = b"{", **headers: str) -> httpx.Response:
-        return client.post(path, content=content, headers={"content-type": "application/json", **headers})
+    def post(content: bytes = b"{", content_type: str = "application/json", **headers: str) -> httpx.Response:
+        return client.post(path, content=content, headers={"content-type": content_type, **headers})
 
     examples = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
     kind, example = next(iter(examples.items()))
@@ -127,7 +127,7 @@ def test_every_error_is_as_described(client: httpx.Client, described: dict[str, 
         wrong_body: post(),
         401: post(authorization="Bearer wrong"),
         413: post(long.encode()),
-        415: post(**{"content-type": "text/plain"}),
+        415: post(content_type="text/plain"),
     }
     if path != "/invocations":
         unknown = post(json.dumps({**example["value"], "model": "other"}).encode())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
+from collections import Counter
 from typing import Any
 
 import zstandard
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from adapter.api.errors import ApiError, Fault
 
 _MAX_DEPTH = 64  # levels of nesting; a state that needs more is not evidence that a model can read
+_MOST_VALUES = 200_000  # and keys: more than the tokens of any prompt, and few enough to tell all that is wrong quickly
 _MAX_ZSTD_WINDOW = 8 * 1024 * 1024  # bytes; RFC 9659: what an HTTP recipient must support, and a sender may use
 _PIECE = 64 * 1024  # bytes unpacked at a time
 _BODY_SECONDS = 20  # shorter than the drain after SIGTERM (adapter.server), so that nobody's body outlasts it
@@ -83,7 +86,8 @@ def parse_json(data: bytes) -> Any:
     try:
         text = data.decode("utf-8")
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
-        _check(value, 0)
+        if _check(value, 0) > _MOST_VALUES:
+            raise ApiError(413, f"the body holds more than the {_MOST_VALUES} values and keys allowed")
     except UnicodeDecodeError as error:
         raise _bad(f"the body is not UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
@@ -91,7 +95,7 @@ def parse_json(data: bytes) -> Any:
     except RecursionError as error:
         raise _bad(f"the body is nested more than {_MAX_DEPTH} levels deep") from error
     except ValueError as error:  # Python's limit on the digits of an integer
-        raise _bad(f"the body holds a number that cannot be read: {error}") from error
+        raise _bad(f"the body holds a number of more than {sys.get_int_max_str_digits()} digits") from error
     return value
 
 
@@ -102,13 +106,14 @@ def _refuse_constant(name: str) -> Any:
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise _bad(f"the body holds the key {twice!r} twice in one object")
     return value
 
 
-def _check(value: Any, depth: int) -> None:
+def _check(value: Any, depth: int) -> int:
+    """How many values and keys there are; raises `ApiError` for what is too deep or no text or number."""
     if depth > _MAX_DEPTH:
         raise _bad(f"the body is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, str):
@@ -118,9 +123,7 @@ def _check(value: Any, depth: int) -> None:
         if value in (float("inf"), float("-inf")):
             raise _bad("the body holds a number too large for a double")
     elif isinstance(value, dict):
-        for key, item in value.items():
-            _check(key, depth + 1)
-            _check(item, depth + 1)
+        return 1 + sum(_check(key, depth + 1) + _check(item, depth + 1) for key, item in value.items())
     elif isinstance(value, list):
-        for item in value:
-            _check(item, depth + 1)
+        return 1 + sum(_check(item, depth + 1) for item in value)
+    return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from adapter.service import TooLarge
 from adapter.slots import SlotError
 
 _MOST_FAULTS = 20  # told of one body; who has more reads no further
+_LONGEST_TEXT = 400  # characters; what a caller sent is quoted, not sent back
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 # pydantic's own sentences name the classes of this program.
 _NOT_AN_OBJECT = dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Input should be an object")
@@ -53,11 +56,28 @@ class ApiError(Exception):
         code: str | None = None,
         faults: Sequence[Fault] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(_one_line(message))
         self.status = status
         self.retry_after = retry_after
         self.code = code
-        self.faults = tuple(faults)
+        self.faults = tuple(
+            Fault(
+                tuple(_short(step) if isinstance(step, str) else step for step in fault.where),
+                _one_line(fault.message),
+                fault.kind,
+            )
+            for fault in faults
+        )
+
+
+def _short(text: str) -> str:
+    """A text, or the beginning and the end of a long one."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} … {text[-half:]}"
+
+
+def _one_line(text: str) -> str:
+    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], _short(text))
 
 
 def invalid(faults: Sequence[Fault]) -> ApiError:
