@@ -1,6 +1,6 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve synth test screenshot lint bench load lock audit clean
+.PHONY: help setup demo destroy-demo serve deploy destroy synth test screenshot lint bench load lock audit clean
 
 ENV ?= local
 PORT ?= 4566
@@ -27,6 +27,12 @@ serve: setup ## run the adapter alone on loopback, with the embedded model or an
 	@echo "http://127.0.0.1:$(PORT) is a page to try it, and the server itself, once the model is loaded; Ctrl-C ends it"
 	@PYTHONPATH=container SEMIF_HOST=127.0.0.1 SEMIF_PORT=$(PORT) SEMIF_GGUF_PATH="$(MODEL)" SEMIF_PLAYGROUND=1 \
 		exec .venv/bin/python -m adapter serve
+
+deploy: setup ## deploy an environment to your AWS account: needs credentials and a bootstrapped region [ENV=local]
+	@.venv/bin/python -m tools.deploy up "$(ENV)"
+
+destroy: setup ## take it away again, and say what stays [ENV=local]
+	@.venv/bin/python -m tools.deploy down "$(ENV)"
 
 synth: setup ## write the CloudFormation templates of an environment to cdk.out/ [ENV=local]
 	@.venv/bin/python -m tools.synth $(ENV)

@@ -31,16 +31,8 @@ def cdk(
 
     `environment` is added to the process's own. Raises `CdkError`.
     """
-    node = VENV / "bin" / "node"
-    complete = {
-        **os.environ,
-        "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "JSII_NODE": str(node),
-        "CDK_DISABLE_CLI_TELEMETRY": "true",
-        "NO_COLOR": "1",
-        **environment,
-    }
-    command = [str(node), str(_CLI), *arguments, "--no-notices", "--ci"]
+    command = _command(arguments, "--ci")
+    complete = _environment({"NO_COLOR": "1", **environment})
     lines: list[str] = []
     with (
         log.open("w") as file,
@@ -56,6 +48,25 @@ def cdk(
             on_line(lines[-1])
     if process.returncode != 0:
         raise CdkError(_reason(lines) or f"cdk {arguments[0]} failed with status {process.returncode}")
+
+
+def cdk_on_terminal(arguments: Sequence[str]) -> int:
+    """Run `cdk ARGUMENTS` as if it had been typed: it may ask, and is answered. Returns its exit status."""
+    return subprocess.run(_command(arguments), cwd=ROOT, env=_environment({}), check=False).returncode
+
+
+def _command(arguments: Sequence[str], *more: str) -> list[str]:
+    return [str(VENV / "bin" / "node"), str(_CLI), *arguments, "--no-notices", *more]
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "JSII_NODE": str(VENV / "bin" / "node"),
+        "CDK_DISABLE_CLI_TELEMETRY": "true",
+        **more,
+    }
 
 
 def _reason(lines: Sequence[str]) -> str | None:
