@@ -29,7 +29,8 @@ _ARTIFACT_DAYS = 30
 # The repository's checks want Debian, a compiler, and the right to install a browser.
 _TEST_IMAGE = codebuild.LinuxBuildImage.from_docker_registry("public.ecr.aws/docker/library/python:3.12-bookworm")
 _RUNTIMES = {"nodejs": "22", "python": "3.12"}
-# A deploy waits for builds and endpoints; CodeBuild's own limit is eight hours.
+# CodeBuild's default is one hour, its limit eight. The checks compile llama.cpp; a deploy waits for its endpoints.
+_TEST_TIMEOUT = cdk.Duration.hours(2)
 _DEPLOY_TIMEOUT = cdk.Duration.hours(4)
 
 
@@ -107,6 +108,7 @@ class PipelineStack(cdk.Stack):
             commands=["bash .ci/run", "make audit"],
             image=_TEST_IMAGE,
             compute_type=codebuild.ComputeType.LARGE,
+            timeout=_TEST_TIMEOUT,
         )
         return self._action("Test", step, source)
 

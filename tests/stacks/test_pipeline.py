@@ -248,6 +248,18 @@ def test_every_step_logs_into_a_group_of_the_stack(template: dict[str, Any]) -> 
         assert group["DeletionPolicy"] == "Delete"
 
 
+def test_no_step_is_cut_off_by_the_default_hour(template: dict[str, Any]) -> None:
+    minutes = {step: _of_step(template, step, "AWS::CodeBuild::Project").get("TimeoutInMinutes", 60) for step in STEPS}
+    assert minutes == {
+        "Test": 120,
+        "Synth": 60,
+        "DeployStaging": 240,
+        "VerifyStaging": 60,
+        "DeployProd": 240,
+        "VerifyProd": 60,
+    }
+
+
 def test_artifacts_are_private_and_do_not_pile_up(template: dict[str, Any]) -> None:
     bucket = _one(template, "AWS::S3::Bucket")
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
