@@ -63,6 +63,7 @@ def test_a_broken_engine_ends_the_process(
         assert _until_ping_says_503(faulty).startswith(reason)
         late = faulty.invoke({"decision": decision()})
         assert (late.status_code, late.json()["retryable"], late.headers["retry-after"]) == (503, True, "30")
+        assert "the process ends" not in late.json()["error"]  # told at once, not when all are
         told = waiting.result()  # who waited for the engine is told, too
     assert (told.status_code, told.headers["retry-after"]) == (503, "30")
     assert told.json()["error"].startswith(f"busy: {reason}")
