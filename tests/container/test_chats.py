@@ -144,6 +144,9 @@ def test_a_chat_alone_is_not_held_up(machine: Machine, scheduler: Scheduler) -> 
 
 
 def test_while_decisions_wait_chats_get_a_fifth_of_the_time(machine: Machine, scheduler: Scheduler) -> None:
+    machine.gate.set()
+    scheduler.submit(runs_of(4)).future.result(WAIT)  # nothing is saved up while there is no chat
+    machine.gate.clear()
     job = scheduler.submit(runs_of(8))
     _until(lambda: bool(scheduler._running))
     chat, _ = chat_of(LONG, machine.now + 1000)
