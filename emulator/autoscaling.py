@@ -1,11 +1,11 @@
-"""Application Auto Scaling for SageMaker variants: targets and policies are checked and kept, nothing is scaled."""
+"""Application Auto Scaling for SageMaker variants: targets, policies and schedules are kept, nothing is scaled."""
 
 from __future__ import annotations
 
 import re
 import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emulator.aws import AwsError, Params, Response, call, invalid
 from emulator.sagemaker.names import now
@@ -29,13 +29,14 @@ Key = tuple[str, ...]
 
 
 class AutoScaling:
-    """Scalable targets and scaling policies of endpoint variants. No scaling action is performed."""
+    """Scalable targets, policies and scheduled actions of endpoint variants. No scaling action is performed."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._lock = threading.RLock()
         self._targets: dict[Key, Params] = {}
         self._policies: dict[Key, Params] = {}
+        self._actions: dict[Key, Params] = {}
         self._operations: dict[str, Callable[[Params], Params]] = {
             "RegisterScalableTarget": self.register,
             "DescribeScalableTargets": self.describe_targets,
@@ -43,6 +44,9 @@ class AutoScaling:
             "PutScalingPolicy": self.put_policy,
             "DescribeScalingPolicies": self.describe_policies,
             "DeleteScalingPolicy": self.delete_policy,
+            "PutScheduledAction": self.put_action,
+            "DescribeScheduledActions": self.describe_actions,
+            "DeleteScheduledAction": self.delete_action,
         }
 
     def handle(self, _method: str, _path: str, headers: Mapping[str, str], body: bytes) -> Response:
@@ -60,15 +64,18 @@ class AutoScaling:
             target.pop("Tags", None)
             if target["MinCapacity"] > target["MaxCapacity"]:
                 raise invalid("Maximum capacity cannot be less than minimum capacity")
+            if target["MinCapacity"] == 0 and not self._endpoints.is_asynchronous(_variant(params)["endpoint"]):
+                raise invalid("Minimum capacity of a real-time variant cannot be 0")
             self._targets[_key(params)] = target
             return {"ScalableTargetARN": target["ScalableTargetARN"]}
 
     def deregister(self, params: Params) -> Params:
-        """DeregisterScalableTarget, and with it its policies."""
+        """DeregisterScalableTarget, and with it its policies and scheduled actions."""
         with self._lock:
             if self._targets.pop(_key(params), None) is None:
                 raise _no_target(params)
             self._policies = {key: policy for key, policy in self._policies.items() if _key(policy) != _key(params)}
+            self._actions = {key: action for key, action in self._actions.items() if _key(action) != _key(params)}
             return {}
 
     def describe_targets(self, params: Params) -> Params:
@@ -121,8 +128,33 @@ class AutoScaling:
                 )
             return {}
 
+    def put_action(self, params: Params) -> Params:
+        """PutScheduledAction: creates or replaces."""
+        with self._lock:
+            if _key(params) not in self._targets:
+                raise _no_target(params)
+            if "ScalableTargetAction" not in params:
+                raise invalid("a scheduled action needs a ScalableTargetAction")
+            key = (params["ScheduledActionName"], *_key(params))
+            self._actions[key] = {"CreationTime": now(), "ScheduledActionARN": _arn("scheduledAction"), **params}
+            return {}
+
+    def describe_actions(self, params: Params) -> Params:
+        """DescribeScheduledActions."""
+        wanted = params.get("ResourceId")
+        with self._lock:
+            found = [a for a in self._actions.values() if _matches(params, a) and wanted in (None, a["ResourceId"])]
+        return _page(params, "ScheduledActions", found)
+
+    def delete_action(self, params: Params) -> Params:
+        """DeleteScheduledAction."""
+        with self._lock:
+            if self._actions.pop((params["ScheduledActionName"], *_key(params)), None) is None:
+                raise AwsError("ObjectNotFoundException", f"No scheduled action {params['ScheduledActionName']} found")
+            return {}
+
     def _check_variant(self, params: Params) -> None:
-        match = _VARIANT.fullmatch(params["ResourceId"])
+        match = _variant(params)
         if params["ServiceNamespace"] != "sagemaker" or params["ScalableDimension"] != _DIMENSION or match is None:
             raise invalid(
                 "the emulator knows SageMaker variants only: service namespace sagemaker, "
@@ -130,6 +162,11 @@ class AutoScaling:
             )
         if match["variant"] not in self._endpoints.variants(match["endpoint"]):
             raise invalid(f"SageMaker variant doesn't exist: {params['ResourceId']}")
+
+
+def _variant(params: Params) -> Any:
+    """The resource's parts, `endpoint` and `variant`; None where it is no variant."""
+    return _VARIANT.fullmatch(params["ResourceId"])
 
 
 def _key(params: Params) -> Key:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Created = tuple[str, dict[str, str]]  # physical id (what Ref returns) and attributes (GetAtt)
 _ALPHABET = string.ascii_letters + string.digits
 _TAGS = "Tags"
+_ACTIONS = "ScheduledActions"
 
 
 class ResourceFailedError(Exception):
@@ -118,15 +119,31 @@ class ScalableTargetType:
         self._scaling = scaling
 
     def create(self, _logical_id: str, props: Params, _stack: str) -> Created:
-        """Register the target."""
-        params = _params("application-autoscaling", "RegisterScalableTarget", props)
+        """Register the target and put its scheduled actions."""
+        own = {name: value for name, value in props.items() if name != _ACTIONS}
+        params = _params("application-autoscaling", "RegisterScalableTarget", own)
+        target = {name: params[name] for name in self.create_only}
+        actions = [
+            _params("application-autoscaling", "PutScheduledAction", {**target, **action})
+            for action in props.get(_ACTIONS, [])
+        ]
         self._scaling.register(params)
-        identity = "|".join(params[name] for name in self.create_only)
+        for action in actions:
+            self._scaling.put_action(action)
+        identity = "|".join(target.values())
         return identity, {"Id": identity}
 
-    def update(self, _physical_id: str, _old: Params, new: Params, stack: str) -> Created:
-        """Registering again changes the target."""
-        return self.create("", new, stack)
+    def update(self, _physical_id: str, old: Params, new: Params, stack: str) -> Created:
+        """Registering again changes the target; scheduled actions that are no longer named go."""
+        created = self.create("", new, stack)
+        kept = {action["ScheduledActionName"] for action in new.get(_ACTIONS, [])}
+        target = {name: new[name] for name in self.create_only}
+        for action in old.get(_ACTIONS, []):
+            if action["ScheduledActionName"] not in kept:
+                _ignoring_missing(
+                    self._scaling.delete_action, {**target, "ScheduledActionName": action["ScheduledActionName"]}
+                )
+        return created
 
     def delete(self, physical_id: str, _props: Params) -> None:
         """Deregister the target."""

@@ -177,6 +177,12 @@ class Endpoints:
             endpoint = self._endpoints.get(name.lower())
             return {v.name for v in endpoint.fleet.variants} if endpoint and endpoint.fleet else set()
 
+    def is_asynchronous(self, name: str) -> bool:
+        """Whether the endpoint is in service with a configuration for asynchronous inference."""
+        with self._changed:
+            endpoint = self._endpoints.get(name.lower())
+            return bool(endpoint and endpoint.fleet and endpoint.fleet.is_asynchronous)
+
     def wait_settled(self, name: str) -> Params:
         """Block until the endpoint is neither being created nor updated; returns its description."""
         with self._changed:

@@ -70,6 +70,7 @@ class Fleet:
         self.config_name = config_name
         self.variants: list[Variant] = []
         self.in_flight = 0  # requests that are with its containers now
+        self.is_asynchronous = any("AsyncInferenceConfig" in plan.config for plan in plans)
         self._containers = [Container(workshop, endpoint, plan, f"i-{uuid.uuid4().hex[:17]}") for plan in plans]
 
     def start(self) -> None:

@@ -41,6 +41,7 @@ def test_targets_and_policies(hosting: Hosting) -> None:
         ({**other, "MinCapacity": 1, "MaxCapacity": 2}, "variant doesn't exist"),
         ({**identity, "MinCapacity": 3, "MaxCapacity": 2}, "Maximum capacity cannot be less than minimum"),
         ({**identity, "MinCapacity": 1}, "MinCapacity and MaxCapacity are required"),
+        ({**identity, "MinCapacity": 0, "MaxCapacity": 2}, "real-time variant cannot be 0"),
         ({**identity, "ServiceNamespace": "sage", "MinCapacity": 1, "MaxCapacity": 2}, "enum value set"),
     ):
         code, message = code_and_message(api.register_scalable_target, **wrong)

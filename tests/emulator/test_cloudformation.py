@@ -65,6 +65,13 @@ def template(hosting: Hosting, endpoint: str, greeting: str, **environment: str)
                 "ResourceId": resource_id,
                 "MinCapacity": "1",
                 "MaxCapacity": "4",
+                "ScheduledActions": [
+                    {
+                        "ScheduledActionName": f"morning-{greeting}",
+                        "Schedule": "cron(0 6 * * ? *)",
+                        "ScalableTargetAction": {"MinCapacity": "2"},
+                    }
+                ],
             },
         },
         "Policy": {
@@ -146,11 +153,18 @@ def test_life_of_a_stack(hosting: Hosting) -> None:
     assert policy["PolicyARN"] == first["Policy"]
     assert policy["TargetTrackingScalingPolicyConfiguration"]["TargetValue"] == 3.0
 
+    def actions() -> list[tuple[str, int]]:
+        found = scaling.describe_scheduled_actions(ServiceNamespace="sagemaker")["ScheduledActions"]
+        return [(action["ScheduledActionName"], action["ScalableTargetAction"]["MinCapacity"]) for action in found]
+
+    assert actions() == [("morning-first", 2)]
+
     # An update: model and configuration replaced and the old ones removed, the endpoint updated in place.
     second = stack.update(template(hosting, endpoint, "second"))
     assert second["Endpoint"] == first["Endpoint"]
     assert second["Model"] != first["Model"]
     assert hosting.invoke(endpoint)["Body"]["environment"]["GREETING"] == "second"
+    assert actions() == [("morning-second", 2)]
     for kind, listed in (("Model", "Models"), ("Config", "EndpointConfigs")):
         operation = {"Model": hosting.api.list_models, "Config": hosting.api.list_endpoint_configs}[kind]
         arns = {value for item in operation(MaxResults=100)[listed] for value in item.values()}
@@ -213,6 +227,30 @@ def test_custom_name_cannot_be_replaced(hosting: Hosting) -> None:
     with pytest.raises(WaiterError):
         stack.update(body)
     assert "cannot update a stack when a custom-named resource requires replacing" in stack.failures()
+    stack.delete()
+
+
+def test_alarm_of_metric_math_is_kept_as_it_is_written(hosting: Hosting) -> None:
+    metric = {"Metric": {"Namespace": "N", "MetricName": "M"}, "Period": "60", "Stat": "Sum"}
+    alarm = {
+        "Type": "AWS::CloudWatch::Alarm",
+        "Properties": {
+            "ComparisonOperator": "GreaterThanThreshold",
+            "EvaluationPeriods": "3",
+            "Threshold": "5",
+            "Metrics": [
+                {"Id": "share", "Expression": "100 * m", "ReturnData": "true"},
+                {"Id": "m", "MetricStat": metric, "ReturnData": "false"},
+            ],
+        },
+    }
+    stack = Stack(hosting, hosting.name())
+    name = stack.create({"Resources": {"Alarm": alarm}, "Outputs": {"Alarm": {"Value": {"Ref": "Alarm"}}}})["Alarm"]
+    (described,) = hosting.emulator.client("cloudwatch").describe_alarms(AlarmNames=[name])["MetricAlarms"]
+    assert described["StateValue"] == "INSUFFICIENT_DATA"
+    assert "MetricName" not in described
+    assert described["Metrics"][0] == {"Id": "share", "Expression": "100 * m", "ReturnData": True}
+    assert described["Metrics"][1]["MetricStat"]["Period"] == 60
     stack.delete()
 
 
