@@ -92,7 +92,7 @@ class EndpointType:
         name = self._sagemaker.endpoints.describe({"EndpointName": physical_id.rpartition("/")[2]})["EndpointName"]
         _replace_tags(self._sagemaker, physical_id, new)
         changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
-        if changed != {_TAGS}:
+        if changed - {_TAGS}:
             updating = _only("UpdateEndpoint", {**new, "EndpointName": name})
             self._sagemaker.endpoints.update(_params("sagemaker", "UpdateEndpoint", updating))
             settled = self._sagemaker.endpoints.wait_settled(name)

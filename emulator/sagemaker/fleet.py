@@ -7,11 +7,11 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
 from emulator.aws import Params
+from emulator.roles import ROOT
 from emulator.sagemaker.container import Container, ContainerError
 from emulator.sagemaker.names import now
+from emulator.settings import ACCOUNT, REGION
 
 if TYPE_CHECKING:
     from emulator.sagemaker.catalog import VariantPlan
@@ -68,6 +68,7 @@ class Fleet:
 
     def __init__(self, workshop: Workshop, endpoint: str, config_name: str, plans: list[VariantPlan]) -> None:
         self.config_name = config_name
+        self._workshop = workshop
         self.variants: list[Variant] = []
         self.in_flight = 0  # requests that are with its containers now
         self.is_asynchronous = any("AsyncInferenceConfig" in plan.config for plan in plans)
@@ -86,13 +87,14 @@ class Fleet:
         self.variants = [Variant(container) for container in self._containers]
 
     def watch(self, alarms: list[str]) -> None:
-        """Raise ContainerError where one of these roll-back alarms has gone off or cannot be looked at."""
+        """Raise ContainerError where one of these roll-back alarms has gone off or may not be looked at."""
         if not alarms:
             return
-        try:
-            found = self._containers[0].clients.cloudwatch.describe_alarms(AlarmNames=alarms)["MetricAlarms"]
-        except ClientError as error:
-            raise ContainerError(f"The roll-back alarms cannot be looked at: {error}") from error
+        role = self._containers[0].plan.model["ExecutionRoleArn"]
+        for alarm in (f"arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:{name}" for name in alarms):
+            if not self._workshop.roles.may(role, "cloudwatch:DescribeAlarms", alarm):
+                raise ContainerError(f"{role} is not authorized to perform: cloudwatch:DescribeAlarms on {alarm}")
+        found = self._workshop.clients(ROOT).cloudwatch.describe_alarms(AlarmNames=alarms)["MetricAlarms"]
         if missing := sorted({*alarms} - {alarm["AlarmName"] for alarm in found}):
             raise ContainerError(f"There are no alarms {', '.join(missing)} to roll back on")
         if tripped := sorted(alarm["AlarmName"] for alarm in found if alarm["StateValue"] == "ALARM"):
