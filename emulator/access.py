@@ -2,7 +2,8 @@
 
 Enforced are all requests to the emulator's APIs and its registry, by identity and resource policies, permissions
 boundaries and conditions; the deliveries of log lines; an endpoint's look at its roll-back alarms; and the trust of a
-role in the service that assumes it. That covers the command line's bootstrap roles, Lambda functions, builds, endpoints and callers.
+role in the service that assumes it. That covers the command line's bootstrap roles, Lambda functions, builds,
+endpoints and callers.
 
 Not enforced, because MiniStack does these things inside, without a request: what CloudFormation itself makes with its
 execution role (CDK's is an administrator); iam:PassRole; the calls of a state machine (CDK's own waiter); the use of
