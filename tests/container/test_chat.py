@@ -280,6 +280,12 @@ def test_an_answer_is_cut_to_the_room_there_is(hybrid: Server) -> None:
     assert 990 < usage["prompt_tokens"] < 1024
 
 
+def test_more_messages_than_tokens_are_refused_before_they_are_tokenized(hybrid: Server) -> None:
+    refused = _chat(hybrid, messages=FRANCE * 20_000)  # the time of llama.cpp's tokenizer grows with their square
+    assert refused.status_code == 413
+    assert refused.json()["error"].startswith("the messages have more tokens than the 1024 that are allowed")
+
+
 def test_the_log_and_the_metrics_tell_of_chats(hybrid: Server, hybrid_dir: Path) -> None:
     before = _metrics(hybrid)
     answer = _chat(hybrid, max_tokens=7, messages=[{"role": "user", "content": "What do you say?"}], stream=True)
