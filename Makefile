@@ -1,10 +1,12 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve deploy destroy synth test screenshot lint bench load lock audit clean
+.PHONY: help setup demo destroy-demo serve deploy destroy synth test screenshot lint bench load coherence fuzz lock audit clean
 
 ENV ?= local
 PORT ?= 4566
 QUICK ?=
+REQUESTS ?= 5000
+SEED ?= 1
 DURATION ?= 60
 CALLERS ?= 64
 DEADLINE ?= 55
@@ -54,6 +56,12 @@ bench: setup ## measure the scoring engine against the plain path; QUICK=1 for a
 
 load: setup ## more callers than the machine can serve, and what becomes of them [DURATION=60 CALLERS=64 DEADLINE=55 MODEL=file.gguf]
 	@.venv/bin/python -m bench.load --duration $(DURATION) --callers $(CALLERS) --deadline $(DEADLINE) --model "$(MODEL)"
+
+coherence: setup ## how well answers agree with one another: JevBench's mini suite, printed as a table [MODEL=file.gguf]
+	@.venv/bin/python -m tools.coherence "$(MODEL)"
+
+fuzz: setup ## 5,000 requests made from the OpenAPI document; fails where one is answered wrongly [REQUESTS=5000 SEED=1]
+	@PYTHONPATH=container .venv/bin/python -m tests.container.fuzzing --requests $(REQUESTS) --seed $(SEED)
 
 lock: setup ## write requirements/*.txt anew from requirements/*.in
 	@sh tools/lock.sh

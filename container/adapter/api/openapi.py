@@ -91,8 +91,9 @@ def document(settings: Settings, model_name: str) -> dict[str, Any]:
         "type": "string",
         "anyOf": [{"const": model_name}, {"pattern": f"^({'|'.join(models.FAMILIES)})"}],
     }
-    for request in ("SystemOneRequest", "OpenAIRequest", "OpenAIChatRequest"):
+    for request in ("SystemOneRequest", "OpenAIRequest"):
         schemas[request]["properties"]["model"] = _PLAIN.ref("ModelName")
+    schemas["OpenAIChatRequest"]["properties"]["model"] = {"anyOf": [_PLAIN.ref("ModelName"), {"type": "null"}]}
     schemas["SharedDecisions"]["properties"]["decisions"]["maxItems"] = settings.max_shared_decisions
     return {
         "openapi": "3.1.0",
@@ -222,11 +223,14 @@ def _streamed(answer: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "chat-stream": {"summary": _EXAMPLES["chat-stream"]["summary"], "value": _EXAMPLES["chat-stream"]["answer"]}
     }
-    schema = {
+    chunk = {"anyOf": [_OPENAI.ref("ChatCompletionChunk"), _OPENAI.ref("Error"), _PLAIN.ref("Error")]}
+    data = {
         "type": "string",
-        "description": "Server-sent events: each `data:` is an OpenAIChatCompletionChunk, the last one `[DONE]`.",
+        "description": "A chunk of the answer, or the error that ended it; at the end `[DONE]`.",
+        "anyOf": [{"const": "[DONE]"}, {"contentMediaType": "application/json", "contentSchema": chunk}],
     }
-    answer["content"]["text/event-stream"] = {"schema": schema, "examples": shown}
+    event = {"type": "object", "description": "Of each event.", "required": ["data"], "properties": {"data": data}}
+    answer["content"]["text/event-stream"] = {"schema": event, "examples": shown}
     return answer
 
 
