@@ -23,6 +23,7 @@ from stacks.config import BlueGreen, Rolling
 from stacks.dashboard import EnvironmentDashboard, Shown
 from stacks.metrics import ADAPTER_NAMESPACE, EndpointMetrics
 from stacks.thresholds import Thresholds
+from tests.stacks.conftest import Templates
 from tests.stacks.sagemaker_metrics import DIMENSIONS, is_documented
 
 Properties = dict[str, Any]
@@ -349,3 +350,35 @@ def test_a_threshold_is_a_number_within_its_bounds(name: str, value: Any) -> Non
     else:
         with pytest.raises(ConfigError, match=rf"Thresholds\.{name} is .*; allowed: a number from {low:g} to {high:g}"):
             Thresholds(**values)
+
+
+def test_an_endpoints_role_reads_the_alarms_that_undo_its_roll_out_and_no_others(prod: Templates) -> None:
+    for endpoint in prod.environment.endpoints:
+        title = "".join(part.capitalize() for part in endpoint.name.split("-"))
+        guard = prod.one("AWS::SageMaker::Endpoint", f"{title}Endpoint/")["DeploymentConfig"]
+        names = [alarm["AlarmName"]["Ref"] for alarm in guard["AutoRollbackConfiguration"]["Alarms"]]
+        statements = prod.statements(f"{title}Endpoint/Role")
+        (reading,) = [statement for statement in statements if statement["Action"] == "cloudwatch:DescribeAlarms"]
+        assert sorted(arn["Fn::GetAtt"][0] for arn in reading["Resource"]) == sorted(names)
+
+
+def test_an_environments_own_key_encrypts_its_alarms_too(prod: Templates) -> None:
+    ((key_id, key),) = prod.of_type("AWS::KMS::Key").items()
+    topic = prod.one("AWS::SNS::Topic")
+    assert topic["KmsMasterKeyId"]["Fn::ImportValue"].startswith(
+        f"decision-endpoints-prod-artifacts:ExportsOutputFnGetAtt{key_id}Arn"
+    )
+    services = [s["Principal"].get("Service") for s in key["Properties"]["KeyPolicy"]["Statement"]]
+    assert "cloudwatch.amazonaws.com" in services
+
+
+def test_nobody_pays_for_metrics_that_nobody_asked_for(templates: Templates) -> None:
+    for config in templates.of_type("AWS::SageMaker::EndpointConfig").values():
+        assert config["Properties"]["MetricsConfig"] == {"EnableDetailedObservability": False}
+
+
+def test_every_environment_has_its_dashboard(templates: Templates) -> None:
+    dashboard = templates.one("AWS::CloudWatch::Dashboard")
+    assert dashboard["DashboardName"] == f"decision-endpoints-{templates.environment.name}"
+    for endpoint in templates.environment.endpoints:
+        assert f"## {templates.environment.endpoint_name(endpoint)}" in json.dumps(dashboard["DashboardBody"])
