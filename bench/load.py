@@ -95,14 +95,22 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
+class Pings:
+    """What the prober saw."""
+
+    seconds: list[float]
+    failed: int
+    waits: list[float]  # seconds by which the machine woke the prober too late: what is lost before the server is asked
+
+
+@dataclass(frozen=True)
 class Report:
     """A whole run."""
 
     seconds: float  # from the first request to the last answer
     patient: Outcomes
     impatient: Outcomes
-    pings: list[float]  # seconds
-    failed_pings: int
+    pings: Pings
     memory: list[int]  # bytes resident, at regular times
 
     @property
@@ -117,7 +125,7 @@ class Report:
             "every request ended as a right answer or as a 503 with Retry-After": not total.wrong and not total.lost,
             "none ended after the deadline": not total.late,
             f"/ping: p99 under {_PING_P99_SECONDS * 1000:.0f} ms, none failed": (
-                not self.failed_pings and float(np.percentile(self.pings, 99)) < _PING_P99_SECONDS
+                not self.pings.failed and float(np.percentile(self.pings.seconds, 99)) < _PING_P99_SECONDS
             ),
             "memory: the last third's peak no more than 5 % above the second's": (
                 max(self.memory[-third:]) <= _GROWTH * max(self.memory[-2 * third : -third] or self.memory)
@@ -261,10 +269,10 @@ def _is_right(answer: dict[str, Any], body: dict[str, Any], expected: list[list[
     ]
 
 
-def probe(url: str, seconds: float) -> tuple[list[float], int]:
-    """Ask /ping for so long, on a connection of its own; the times in seconds, and how many failed."""
+def probe(url: str, seconds: float) -> Pings:
+    """Ask /ping for so long, on a connection of its own."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
-    times, failed = [], 0
+    times, waits, failed = [], [], 0
     until = time.perf_counter() + seconds
     while (started := time.perf_counter()) < until:
         try:
@@ -275,9 +283,12 @@ def probe(url: str, seconds: float) -> tuple[list[float], int]:
         except OSError:
             failed += 1
             connection.close()
-        times.append(time.perf_counter() - started)
-        time.sleep(max(0.0, 1 / _PROBES_PER_SECOND - times[-1]))
-    return times, failed
+        ended = time.perf_counter()
+        times.append(ended - started)
+        pause = max(0.0, 1 / _PROBES_PER_SECOND - times[-1])
+        time.sleep(pause)
+        waits.append(time.perf_counter() - ended - pause)
+    return Pings(times, failed, waits)
 
 
 async def measure(url: str, process_id: int, load: Load, *, callers: int, duration: float) -> Report:
@@ -294,8 +305,8 @@ async def measure(url: str, process_id: int, load: Load, *, callers: int, durati
         load.stop()
         await asyncio.gather(patient, impatient)
         seconds = time.perf_counter() - started
-        pings, failed = await pinging
-    return Report(seconds, patient.result(), impatient.result(), pings, failed, memory)
+        pings = await pinging
+    return Report(seconds, patient.result(), impatient.result(), pings, memory)
 
 
 async def _sample_memory(process_id: int, interval: float, samples: list[int]) -> None:
@@ -326,8 +337,13 @@ def _print(report: Report, callers: int, deadline: float) -> None:
     console.print(table)
     if report.total.lost:
         console.print(f"lost: {dict(report.total.lost)}")
-    pings = [f"{1000 * np.percentile(report.pings, share):.0f}" for share in (50, 99, 100)]
-    console.print(f"/ping: {len(report.pings)} asked, {report.failed_pings} failed, p50/p99/max {'/'.join(pings)} ms")
+    pings = report.pings
+    seen, waited = (
+        "/".join(f"{1000 * np.percentile(times, share):.0f}" for share in (50, 99, 100))
+        for times in (pings.seconds, pings.waits)
+    )
+    console.print(f"/ping: {len(pings.seconds)} asked, {pings.failed} failed, p50/p99/max {seen} ms")
+    console.print(f"the machine woke the prober, which does nothing else, {waited} ms too late")
     sixths = [max(part) / 1e6 for part in np.array_split(report.memory, 6)]
     console.print(f"resident memory, peak of each sixth: {', '.join(f'{peak:.0f}' for peak in sixths)} MB")
     for promise, kept in report.promises().items():
