@@ -15,8 +15,9 @@ _CODE = Path(__file__).resolve().parent.parent / "lambda" / "build_runner"
 
 # A custom resource lives an hour at most: the build with its wait in the queue ends before the poll does, the
 # poll before CloudFormation gives up, so that the one who knows the reason is the one who reports it.
-BUILD_TIMEOUT = cdk.Duration.minutes(45)
-QUEUE_TIMEOUT = cdk.Duration.minutes(8)
+# A new account may run one build at a time: CodeBuild then queues the environment's others.
+BUILD_TIMEOUT = cdk.Duration.minutes(30)
+QUEUE_TIMEOUT = cdk.Duration.minutes(23)
 _POLL_TIMEOUT = cdk.Duration.minutes(55)
 _RESOURCE_TIMEOUT = cdk.Duration.minutes(58)
 _POLL_INTERVAL = cdk.Duration.seconds(5)
