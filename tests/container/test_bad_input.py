@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from adapter.model import Model
+from adapter.vocabulary import Vocabulary
 from tests.container.conftest import Server, running_adapter
 from tests.models.make_models import model_path
 
@@ -233,6 +235,22 @@ def test_bodies_that_would_take_long_do_not_keep_others_waiting(tiny: Server) ->
         for response in callers.map(lambda body: _post(client, "/invocations", body), bodies):
             _refusal(response)
         assert time.perf_counter() - begun < 60 + 100 * usual
+
+
+_REPEATED = st.tuples(
+    st.text(min_size=1, max_size=8) | st.sampled_from([" ", "word ", "\n", "\t", "<|im_end|>"]), st.integers(1, 200)
+)
+
+
+@given(pieces=st.lists(_REPEATED, min_size=1, max_size=4), limit=st.integers(1, 40))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_refused_by_its_beginning_is_too_long_as_a_whole(
+    embedded_model: Model, pieces: list[tuple[str, int]], limit: int
+) -> None:
+    vocabulary = Vocabulary(embedded_model.pointer)
+    text = "".join(piece * times for piece, times in pieces)
+    tokens = len(vocabulary.tokenize(text, special=False))
+    assert not vocabulary.surely_exceeds(text, limit) or tokens > limit
 
 
 _COMPOSED, _DECOMPOSED = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")

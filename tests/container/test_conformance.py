@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +42,65 @@ QUESTIONS: dict[str, Noul | Choice | Score] = {
     "anger": Score(instructions="How angry?", criteria=["calm", "angry", {"label": "furious"}]),
 }
 
-# What jevcompat can ask only of a server without a key.
+# What jevcompat can ask only of a server without a key, and only of one with a key.
 _WITHOUT_KEY = {"auth.ignored-when-off"}
+_WITH_KEY = {"auth.bearer", "auth.missing", "auth.invalid"}
 
 
-def test_every_must_and_every_should_with_a_key(keyed_server: Server) -> None:
-    report = runner.run(keyed_server.url, key=KEY, timeout=PATIENCE)
-    not_passed = {result.id: result.status for result in report.results if result.status != "pass"}
-    assert not_passed == dict.fromkeys(_WITHOUT_KEY, "skip")
+@dataclass(frozen=True)
+class Reports:
+    """jevcompat's of the whole suite."""
+
+    with_key: runner.Report
+    without_key: runner.Report
+
+
+@pytest.fixture(scope="module")
+def reports(keyed_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """Side by side: most of the time goes into prompts of 255 options, which each server reads on a core of its own."""
+    place = tmp_path_factory.mktemp("open")
+    (place / "model.gguf").symlink_to(model_path("embedded-q4_0"))
+    with (
+        running_adapter(place, place / "log", SEMIF_DEADLINE_SECONDS="600") as open_server,
+        ThreadPoolExecutor(2) as suites,
+    ):
+        with_key = suites.submit(runner.run, keyed_server.url, key=KEY, timeout=PATIENCE)
+        without_key = suites.submit(runner.run, open_server.url, timeout=PATIENCE)
+        return Reports(with_key.result(), without_key.result())
+
+
+def _not_passed(report: runner.Report) -> dict[str, str]:
+    return {result.id: result.status for result in report.results if result.status != "pass"}
+
+
+@pytest.mark.timeout(3600)  # whichever comes first waits for both suites
+def test_every_must_and_every_should_with_a_key(reports: Reports) -> None:
+    report = reports.with_key
+    assert _not_passed(report) == dict.fromkeys(_WITHOUT_KEY, "skip")
     assert report.verdict == "conformant"
-    assert report.summary()["SHOULD"] == {"passed": 15, "failed": 0, "skipped": 0, "tested": 15}
     assert report.summary()["MUST"] == {"passed": 32, "failed": 0, "skipped": 1, "tested": 32}
+    assert report.summary()["SHOULD"] == {"passed": 15, "failed": 0, "skipped": 0, "tested": 15}
     assert report.info["limits"] == {"choice options accepted up to": 255, "score levels accepted up to": 10}
 
 
-def test_without_a_key_any_key_is_ignored(server: Server) -> None:
-    cases = {"models-endpoint", "noul-basic", "choice-basic", "score-levels", "invalid", "auth", "sdk-python"}
-    report = runner.run(server.url, timeout=PATIENCE, only=cases)
-    failed = {result.id: result.findings for result in report.results if result.status == "fail"}
-    assert not failed
-    assert not report.inconclusive
-    passed = {result.id for result in report.results if result.status == "pass"}
-    assert passed >= _WITHOUT_KEY | {"dropin.sdk-python", "http.models", "errors.validation-shape"}
+@pytest.mark.timeout(3600)
+def test_every_must_and_every_should_without_a_key(reports: Reports) -> None:
+    report = reports.without_key
+    assert _not_passed(report) == dict.fromkeys(_WITH_KEY, "skip")
+    assert report.verdict == "conformant"
+    assert report.summary()["MUST"] == {"passed": 32, "failed": 0, "skipped": 1, "tested": 32}
+    assert report.summary()["SHOULD"] == {"passed": 13, "failed": 0, "skipped": 2, "tested": 13}
+
+
+@pytest.mark.timeout(3600)
+def test_together_they_leave_nothing_out(reports: Reports) -> None:
+    passed = {
+        (result.level, result.id)
+        for report in (reports.with_key, reports.without_key)
+        for result in report.results
+        if result.status == "pass"
+    }
+    assert [sum(level == each for each, _ in passed) for level in ("MUST", "SHOULD")] == [33, 15]
 
 
 def test_jevbench_can_ask(keyed_server: Server) -> None:

@@ -31,6 +31,7 @@ ANGER: Any = {
     "levels": [{"label": "calm"}, {"label": "angry", "description": "Raises the voice."}],
 }
 CONVERSATION: Any = [
+    {"role": "system", "content": "Be polite."},
     {"role": "developer", "content": "The shop sells shoes."},
     {
         "role": "user",
@@ -40,7 +41,10 @@ CONVERSATION: Any = [
     {"type": "function_call_output", "call_id": "call_1", "output": "in transit"},
     {"type": "custom_tool_call", "call_id": "call_2", "name": "note", "input": "late order"},
     {"type": "custom_tool_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "noted"}]},
-    {"role": "assistant", "content": [{"type": "output_text", "text": "It is on its way."}]},
+    {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "On its way."}, {"type": "refusal", "refusal": "No map."}],
+    },
 ]
 
 

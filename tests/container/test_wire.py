@@ -39,6 +39,7 @@ def client(keyed_server: Server) -> Iterator[httpx.Client]:
         ("POST", "/v1/decisions"),
         ("GET", "/v1/models"),
         ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
     ],
 )
 def test_without_the_key_nothing_is_answered(
