@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import torch  # type: ignore[import-not-found] # these four are not in the project's own environment
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers  # type: ignore[import-not-found]
+import torch  # type: ignore[import-not-found] # torch and transformers are not in the project's own environment
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM  # type: ignore[import-not-found]
 from transformers.utils.chat_template_utils import render_jinja_template  # type: ignore[import-not-found]
 
