@@ -16,6 +16,7 @@ from typing import Any
 import llama_cpp
 from tokenizers import Tokenizer
 
+# Its texts are in Unicode's form NFC: many references normalize to it, and llama.cpp takes a text as it is.
 CORPUS = Path(__file__).with_name("corpus.json")
 # How much of a text and of its tokens a message shows.
 _SHOWN = 60

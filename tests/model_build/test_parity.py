@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,9 @@ def test_what_is_no_tokenizer_or_no_gguf_is_refused_in_one_line(smollm2: Path, t
         compare(SMOLLM2, target)
     with pytest.raises(ParityError, match=r"cannot read the vocabulary of tokenizer\.json"):
         compare(target, smollm2)
+
+
+def test_the_corpus_is_in_the_form_that_both_read_alike() -> None:
+    texts = json.loads(CORPUS.read_text())
+    assert len(texts) == len(set(texts)) >= 50
+    assert [text for text in texts if unicodedata.normalize("NFC", text) != text] == []
