@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from emulator.images.build import Image, build, stand_in
 from emulator.images.dockerfile import DockerfileError
-from emulator.images.registry import ImageName, NoSuchImageError, Registry, RegistryError, digest_of, is_ecr_host
+from emulator.images.registry import ImageName, NoSuchImageError, Registry, RegistryError, is_ecr_host
 from emulator.settings import ACCOUNT
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _find_base(name: str) -> None:
     """A base in the account's own registry must be there; others are recorded by name only."""
     image = ImageName.parse_any(name)
     if image and _is_own(image):
-        _registry(image).manifest(image)
+        _fetch(image)
 
 
 def _tag(words: list[str]) -> None:
@@ -165,23 +165,31 @@ def _pull(words: list[str]) -> None:
         _pull_stand_in(name, foreign)
         return
     source = ImageName.parse(name)
+    image = _fetch(source)
+    Store().put(name, image)
+    print(f"Digest: {image.digest}")
+
+
+def _fetch(source: ImageName) -> Image:
     registry = _registry(source)
     raw = registry.manifest(source)
     manifest = json.loads(raw)
     config = registry.blob(source, manifest["config"]["digest"])
     layers = [registry.blob(source, item["digest"]) for item in manifest["layers"]]
     if len(layers) != 1:
-        raise UsageError(f"pull: {name} has {len(layers)} layers; images made in process mode have one")
-    Store().put(name, Image(raw, config, layers[0]))
-    print(f"Digest: {digest_of(raw)}")
+        raise UsageError(f"{source.repository} has {len(layers)} layers; images made in process mode have one")
+    return Image(raw, config, layers[0])
 
 
 def _pull_stand_in(name: str, image: ImageName) -> None:
     if image.digest is None:
         raise UsageError(f"pull: {name} is in another registry, of which images are known by digest only")
     if is_ecr_host(image.host):
-        with contextlib.suppress(NoSuchImageError):  # the registry has let us in: more it cannot say here
+        # Asked for as Docker would: the registry lets us in, or it does not; more it cannot say here.
+        with contextlib.suppress(NoSuchImageError):
             _registry(image).manifest(image)
+        with contextlib.suppress(NoSuchImageError):
+            _registry(image).blob(image, image.digest)
     Store().put(name, stand_in(name))
     print(f"{name}: not fetched, an empty image stands for it")
 

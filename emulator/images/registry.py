@@ -103,6 +103,8 @@ class Registry:
     def blob(self, image: ImageName, digest: str) -> bytes:
         """A layer or config, checked against its digest."""
         status, body = self._request("GET", image, f"blobs/{digest}")
+        if status == _NOT_FOUND:
+            raise NoSuchImageError(f"image {image.host}/{image.repository} has no blob {digest}")
         self._expect(status, body, image, _OK)
         if digest_of(body) != digest:
             raise RegistryError(f"blob {digest} of {image.repository} has different content")
