@@ -33,14 +33,13 @@ class Without:
         """CDK's own name of what it does with every construct."""
         if isinstance(node, iam.CfnPolicy) and self._path in node.node.path:
             document: dict[str, Any] = Stack.of(node).resolve(node.policy_document)
-            for statement in document["Statement"]:
-                actions = statement["Action"]
-                left = [
-                    action for action in ([actions] if isinstance(actions, str) else actions) if action != self._action
-                ]
-                # A statement needs one: this one nobody asks for.
-                statement["Action"] = left or "sts:GetCallerIdentity"
-            node.policy_document = document
+            for index, statement in enumerate(document["Statement"]):
+                actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+                if self._action in actions:
+                    # A statement needs an action: in the place of its only one comes one that nobody asks for. Nothing
+                    # but this is overridden, since what refers to another stack is not resolved yet.
+                    left = [action for action in actions if action != self._action] or ["sts:GetCallerIdentity"]
+                    node.add_property_override(f"PolicyDocument.Statement.{index}.Action", left)
 
 
 def _fields(changes: dict[str, Any]) -> dict[str, Any]:
