@@ -206,6 +206,7 @@ def test_a_request_is_counted_and_logged_without_the_callers_words(
         "status": 200,
         "decisions": 2,
         "tokens_evaluated": evaluated,
+        "tokens_generated": 0,
         "tokens_reused": reused,
         "allowed_token_mass": pytest.approx(mass / 2, abs=1e-6),
     }
