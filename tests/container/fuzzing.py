@@ -147,7 +147,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--model", default="embedded-q4_0")
+    parser.add_argument("--model", default="tiny-sentencepiece", help="small: what is tested is the server")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "model.gguf").symlink_to(model_path(given.model))
