@@ -13,15 +13,11 @@ import asyncio
 import http.client
 import os
 import random
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +27,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tools.adapter import running_adapter
+
 ROOT = Path(__file__).parents[1]
 EMBEDDED = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-_START_SECONDS = 600  # a machine that others load, too, starts slowly
 _IMPATIENCE_SECONDS = 0.1
 _PROBES_PER_SECOND = 20
 _PING_P99_SECONDS = 0.2
@@ -153,41 +150,6 @@ def pool(size: int) -> list[Ask]:
             )
         )
     return asks
-
-
-@contextmanager
-def adapter(model: Path, **settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The adapter on loopback, ready: its address and its process. It is ended by SIGTERM."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEMIF_")}
-    environment |= {
-        "PYTHONPATH": str(ROOT / "container"),
-        "SEMIF_HOST": "127.0.0.1",
-        "SEMIF_PORT": str(port),
-        "SEMIF_GGUF_PATH": str(model),
-        **settings,
-    }
-    command = [sys.executable, "-m", "adapter", "serve"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-        url = f"http://127.0.0.1:{port}"
-        try:
-            _wait_until_ready(url, process)
-            yield url, process
-        finally:
-            process.send_signal(signal.SIGTERM)
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/ping", timeout=5).status_code == 200:  # noqa: PLR2004
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise RuntimeError(f"the adapter was not ready within {_START_SECONDS} s, or ended: {process.poll()}")
 
 
 def solve(url: str, asks: Sequence[Ask]) -> list[list[list[float]]]:
@@ -362,14 +324,16 @@ def main() -> int:
     options = parser.parse_args()
     settings = {"SEMIF_THREADS": str(options.threads), "SEMIF_CACHE_BYTES": str(_CACHE_BYTES)}
     asks = pool(options.requests)
-    with adapter(options.model, **settings, SEMIF_DEADLINE_SECONDS="600") as (url, _):
+    with running_adapter(options.model, **settings, SEMIF_DEADLINE_SECONDS="600") as adapter:
         started = time.perf_counter()
-        answers = solve(url, asks)  # by another process, so that the loaded one has seen nothing
+        answers = solve(adapter.url, asks)  # by another process, so that the loaded one has seen nothing
         known = sum(map(len, answers)) / (time.perf_counter() - started)
         print(f"{sum(map(len, answers))} decisions of {len(asks)} requests answered one by one: {known:.1f} a second")
-    with adapter(options.model, **settings, SEMIF_DEADLINE_SECONDS=str(options.deadline)) as (url, process):
-        load = Load(url, asks, answers, options.deadline)
-        report = asyncio.run(measure(url, process.pid, load, callers=options.callers, duration=options.duration))
+    with running_adapter(options.model, **settings, SEMIF_DEADLINE_SECONDS=str(options.deadline)) as adapter:
+        load = Load(adapter.url, asks, answers, options.deadline)
+        report = asyncio.run(
+            measure(adapter.url, adapter.process_id, load, callers=options.callers, duration=options.duration)
+        )
     _print(report, options.callers, options.deadline)
     return 0 if all(report.promises().values()) else 1
 

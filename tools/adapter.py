@@ -6,22 +6,33 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tools.setup import ROOT
 
-_START_SECONDS = 300  # a large model on a slow disk
+_START_SECONDS = 600  # a large model on a slow disk, a machine that others load, too
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that answers on loopback."""
+
+    url: str
+    process_id: int
 
 
 @contextmanager
-def running_adapter(gguf: Path, log: Path, **settings: str) -> Iterator[str]:
-    """The address of an adapter that serves `gguf` with these SEMIF_ settings; it writes to `log`, and ends here.
+def running_adapter(gguf: Path, **settings: str) -> Iterator[Adapter]:
+    """An adapter that serves `gguf` with these SEMIF_ settings; it ends here.
 
-    Ends the program with one line where the adapter does not start.
+    Ends the program, with what the adapter printed, where it does not start.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -36,19 +47,19 @@ def running_adapter(gguf: Path, log: Path, **settings: str) -> Iterator[str]:
     }
     url = f"http://127.0.0.1:{port}"
     with (
-        log.open("wb") as output,
+        tempfile.TemporaryFile() as output,
         subprocess.Popen(
             [sys.executable, "-m", "adapter", "serve"], env=environment, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
         try:
-            _wait_until_ready(url, process, log)
-            yield url
+            _wait_until_ready(url, process, output)
+            yield Adapter(url, process.pid)
         finally:
             process.terminate()
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -57,4 +68,5 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> 
             time.sleep(0.2)
         else:
             return
-    sys.exit(f"the adapter did not start:\n{log.read_text(errors='replace')}")
+    output.seek(0)
+    sys.exit(f"the adapter did not start:\n{output.read().decode(errors='replace')}")

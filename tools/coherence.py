@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from tools.adapter import running_adapter
@@ -21,13 +20,10 @@ def main() -> int:
     parser.add_argument("model", type=Path, help="the GGUF to serve")
     parser.add_argument("--requests-at-once", type=int, default=4)
     given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as place,
-        # Nothing here is in a hurry: a deadline would only turn a slow machine into missing answers.
-        running_adapter(given.model, Path(place) / "adapter.log", SEMIF_DEADLINE_SECONDS="3600") as url,
-    ):
+    # Nothing here is in a hurry: a deadline would only turn a slow machine into missing answers.
+    with running_adapter(given.model, SEMIF_DEADLINE_SECONDS="3600") as adapter:
         command = [
-            *(str(Path(sys.executable).with_name("jevbench")), "eval", "--url", f"{url}/v1/systemone"),
+            *(str(Path(sys.executable).with_name("jevbench")), "eval", "--url", f"{adapter.url}/v1/systemone"),
             *("--model", "jev-latest", "--name", given.model.stem, "--no-cache", "--verbose"),
             *("--concurrency", str(given.requests_at_once)),
         ]
