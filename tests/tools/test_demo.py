@@ -32,4 +32,4 @@ def test_a_port_in_use_is_named_in_one_line_and_nothing_is_left_running() -> Non
 def test_an_environment_that_does_not_exist_is_named_with_those_that_do() -> None:
     done = _run("tools.synth", "nope")
     assert done.returncode == 1
-    assert done.stderr == "synth: there is no environment 'nope'; known environments: dev, local\n"
+    assert done.stderr == "synth: there is no environment 'nope'; known environments: dev, local, prod, staging\n"
