@@ -142,9 +142,10 @@ class Engine:
         Raises `Cancelled` soon after `abort` was called, `EngineError` where llama.cpp fails or logits are not finite.
         """
         works = [self._work(run) for run in runs]
-        together = Counter(_digest(work) for work in works)
-        for work in works:
-            work.shared |= together[_digest(work)] > 1
+        beginnings = [_digest(work) for work in works]
+        together = Counter(beginnings)
+        for work, beginning in zip(works, beginnings, strict=True):
+            work.shared |= together[beginning] > 1
         waiting, active = list(works), dict[int, _Work]()
         try:
             while waiting or active:
