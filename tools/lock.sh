@@ -15,6 +15,7 @@ lock build -o build.txt
 lock container -o container.txt
 lock dev -c container.txt -o dev.txt
 lock cdk -c dev.txt -o cdk.txt
+lock ops -c dev.txt -o ops.txt
 lock emulator -o emulator.txt
 lock archives --no-deps -o archives.txt
 lock model-build -o ../stacks/model_build/requirements.txt # beside the script that it is for
