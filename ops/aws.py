@@ -16,7 +16,8 @@ from stacks.config import Environment
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # An adapter answers within a minute or says that it is busy; SageMaker cuts it off then.
-_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 70}
+_CONNECT_TIMEOUT_SECONDS = 10
+_READ_TIMEOUT_SECONDS = 70
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class Aws:
             service,
             region_name=region or self.region,
             endpoint_url=self.endpoint_url,
-            config=Config(retries={"mode": "standard", "total_max_attempts": attempts}, **_TIMEOUTS),
+            config=Config(
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+                read_timeout=_READ_TIMEOUT_SECONDS,
+            ),
         )
 
     @property

@@ -8,16 +8,28 @@ from collections.abc import Sequence
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.cost import cost
 from ops.errors import UNREACHABLE, OpsError, aws_sentence
 
 app = typer.Typer(
     name="decide",
     help="Decision endpoints, from `will it deploy here?` to `is it right, and what does it cost?`.",
-    epilog="Exit status: 0 done, 1 a check or a row failed, 2 wrong usage or input, 3 AWS or the endpoint did not answer.",
+    epilog="Exit status: 0 done, 1 a check or a row failed, 2 wrong usage or input, "
+    "3 AWS or the endpoint did not answer.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep the commands' names, even where there is only one."""
+
+
+app.command()(cost)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
