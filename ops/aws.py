@@ -64,10 +64,18 @@ def connect(environment: Environment, endpoint_url: str | None = None) -> Aws:
         if not on_loopback:
             raise NoCredentialsError
         session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - the emulator's
-    region = environment.region or session.region_name or ("us-east-1" if on_loopback else None)
+    region = region_of(environment, session) or ("us-east-1" if on_loopback else None)
     if region is None:
         raise NoRegionError
     return Aws(session, region, url)
+
+
+def region_of(environment: Environment, session: boto3.Session) -> str | None:
+    """The environment's region, or the terminal's; None where there is none.
+
+    AWS_REGION, which the CDK and AWS's other SDKs read, comes before boto3's own AWS_DEFAULT_REGION and the profile.
+    """
+    return environment.region or os.environ.get("AWS_REGION") or session.region_name
 
 
 def _is_loopback(url: str) -> bool:

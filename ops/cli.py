@@ -9,6 +9,7 @@ import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ops.cost import cost
+from ops.doctor.command import doctor
 from ops.errors import UNREACHABLE, OpsError, aws_sentence
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ def _commands() -> None:
 
 
 app.command()(cost)
+app.command()(doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

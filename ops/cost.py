@@ -13,7 +13,7 @@ import boto3
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ops.aws import connect
+from ops.aws import connect, region_of
 from ops.capacity import Bounds, bounds
 from ops.errors import UsageError, aws_sentence
 from ops.options import EndpointUrl, EnvironmentName, Json, environment
@@ -171,7 +171,7 @@ def _table_source(wanted: Iterable[Product], region: str) -> PriceSource:
 
 
 def _region(of: Environment, given: str | None) -> str:
-    region = given or of.region or boto3.Session().region_name
+    region = given or region_of(of, boto3.Session())
     if region is None:
         raise UsageError("there is no region to take prices of: add --region, such as --region us-east-1")
     return region
