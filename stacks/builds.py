@@ -111,12 +111,14 @@ class ModelBuild(_Build):
         runner: BuildRunner,
         model: Model,
         archive: bool,
+        calibrations: str | None,
         bucket: s3.IBucket,
         key: kms.IKey | None,
         logs: Logs,
     ) -> None:
-        """`archive`: one `model.tar.gz` in place of the files as they are."""
-        source = _source(scope, f"{id_}Source", "requirements/build.txt", "stacks/model_build")
+        """`archive`: one `model.tar.gz` in place of the files as they are. `calibrations`: a file of the repository."""
+        files = () if calibrations is None else (calibrations,)
+        source = _source(scope, f"{id_}Source", "requirements/build.txt", "stacks/model_build", *files)
         variables = {
             "MODEL_NAME": model.name,
             "MODEL_FILE": model.file,
@@ -126,6 +128,8 @@ class ModelBuild(_Build):
             "MODEL_TOKENIZER": json.dumps(model.tokenizer and model.tokenizer.describe(), sort_keys=True),
             "MODEL_ARCHIVE": json.dumps(archive),
         }
+        if calibrations is not None:
+            variables["MODEL_CALIBRATIONS"] = calibrations
         super().__init__(
             scope,
             id_,

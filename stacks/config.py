@@ -5,9 +5,11 @@ An environment of your own is one more `Environment` at the end of this file, an
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
+from stacks.calibrations import check_calibrations
 from stacks.checks import ConfigError, require, require_between, require_match, require_one_of, require_type
 from stacks.delivery import Pipeline
 from stacks.images import DLC_ACCOUNTS, LLAMA_CPP, BaseImages
@@ -25,6 +27,7 @@ _TIMEOUT_SECONDS = (60, 3600)
 _PROVISION_TIMEOUT_SECONDS = (300, 3600)
 _WAIT_SECONDS = (0, 3600)
 _MAX_POOL_TYPES = 5
+_ROOT = Path(__file__).resolve().parent.parent
 # The periods that CloudWatch Logs knows, up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 
@@ -381,6 +384,9 @@ class Environment:
     model_archive: bool = False
     # Whether `cdk destroy` takes the data (bucket, images, key) away as well.
     removable: bool
+    # A file of this repository that `decide calibrate` wrote for the model, such as "calibrations/prod.json": it lies
+    # beside the model, and requests or SEMIF_CALIBRATION name what is in it.
+    calibrations: str | None = None
     log_retention_days: int = 30
     # Whether bucket, images, volumes and logs are encrypted with a key of the environment's own, not with AWS's.
     customer_managed_key: bool = False
@@ -409,6 +415,7 @@ class Environment:
                 full,
                 f"at most {_ENDPOINT_NAME_MAX} characters",
             )
+        self._check_calibrations(where)
         for name in ("removable", "model_archive", "customer_managed_key"):
             require_type(bool, f"{where}: {name}", getattr(self, name), "True, False")
         require_one_of(LOG_RETENTION_DAYS, f"{where}: log_retention_days", self.log_retention_days)
@@ -418,6 +425,28 @@ class Environment:
             require_match(r"\d{12}", f"{where}: account", self.account, "12 digits, or None")
         if self.region is not None:
             require_one_of(DLC_ACCOUNTS, f"{where}: region", self.region)
+
+    def _check_calibrations(self, where: str) -> None:
+        """That every calibration which an endpoint names is in the file, and that the file fits the model."""
+        held: Mapping[str, object] = {}
+        if self.calibrations is not None:
+            at = f"{where}: calibrations"
+            # Every character stands for itself in the patterns by which the build's source is cut out.
+            require_match(
+                r"(?:(?!\.)[\w.-]+/)*(?!\.)[\w.-]+\.json",
+                at,
+                self.calibrations,
+                "the path of a JSON file in this repository, such as calibrations/prod.json",
+            )
+            held = check_calibrations(_ROOT / self.calibrations, at, sha256=self.model.sha256)
+        for endpoint in self.endpoints:
+            name = endpoint.environment.get("SEMIF_CALIBRATION")
+            require(
+                name is None or name in held,
+                f"{where}: endpoint {endpoint.name!r}: SEMIF_CALIBRATION",
+                name,
+                ", ".join(sorted(held)) or "none, because the environment's `calibrations` holds none",
+            )
 
     def endpoint_name(self, endpoint: Endpoint) -> str:
         """The name that callers use: stable across every replacement of what lies behind it."""

@@ -117,6 +117,7 @@ def _build_model(
         runner=runner,
         model=config.model,
         archive=config.model_archive,
+        calibrations=config.calibrations,
         bucket=bucket,
         key=key,
         logs=logs,

@@ -61,7 +61,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _build(settings: Settings, file: ModelFile) -> tuple[DecisionService, ChatService]:
-    calibrations = Calibrations(file.path.parent)
+    calibrations = Calibrations(
+        file.path.parent, for_questions=settings.calibration, packaged_sha256=file.calibrations_sha256
+    )
     with ThreadPoolExecutor(1) as hashing:
         checksum = hashing.submit(file.verify)  # reads the file that llama.cpp is mapping: once from disk for both
         model = Model(file.path, gpu_layers=settings.n_gpu_layers, library_dir=settings.llama_cpp_lib_dir)
@@ -85,6 +87,7 @@ def _build(settings: Settings, file: ModelFile) -> tuple[DecisionService, ChatSe
         )
         exactness = make_ready(engine, prompts, tolerance=settings.logit_tolerance)
         sha256 = checksum.result()
+    calibrations.check_model(file.path.name, sha256)
     generator = Generator(model, max_tokens=settings.max_tokens, threads=settings.threads, alignment=engine.alignment)
     scheduler = Scheduler(
         engine,

@@ -26,6 +26,12 @@ class ModelFile:
     name: str
     manifest: Mapping[str, Any] | None
 
+    @property
+    def calibrations_sha256(self) -> str | None:
+        """SHA-256 of the calibration file that was packaged with it; None where none was."""
+        packaged = None if self.manifest is None else self.manifest.get("calibrations")
+        return str(packaged["sha256"]) if isinstance(packaged, dict) and "sha256" in packaged else None
+
     def verify(self) -> str:
         """Read the whole file and return its SHA-256 in hex.
 

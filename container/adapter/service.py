@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapter.calibrations import Calibration, Calibrations
+from adapter.calibrations import AppliedCalibration, Calibrations, QuestionType
 from adapter.engine import Evaluation, TokenRun
-from adapter.prompt import Layout, Prompt, PromptBuilder
+from adapter.prompt import VERSIONS, Layout, Prompt, PromptBuilder
 from adapter.readout import READOUT, UNCALIBRATED, average, read, rotate, shifts
 from adapter.result import ModelInfo, Result, Timing
 from adapter.scheduler import Scheduler
@@ -39,6 +39,7 @@ class Decision:
     layout: Layout = "state-first"
     calibration: str | None = None
     permutations: int = 1  # orders of the options to average over
+    question_type: QuestionType | None = None  # of the APIs that have types
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class _Plan:
     """The prompts of one decision: one for each order of its options, the declared order first."""
 
     decision: Decision
-    calibration: Calibration | None
+    calibration: AppliedCalibration | None
     shifts: list[int]
     prompts: list[Prompt]
 
@@ -126,6 +127,12 @@ class DecisionService:
         return str(self._model["name"])
 
     @property
+    def calibration_name(self) -> str | None:
+        """The calibration of typed questions, which cannot name one; None where the model's own probabilities stand."""
+        calibration = self._calibrations.for_questions
+        return None if calibration is None else calibration.name
+
+    @property
     def gpu_layers(self) -> int:
         """Layers on the GPU."""
         return int(self._model["gpu_layers"])
@@ -155,7 +162,9 @@ class DecisionService:
         return plans
 
     def _plan_one(self, decision: Decision) -> _Plan:
-        calibration = None if decision.calibration is None else self._calibrations.named(decision.calibration)
+        calibration = self._calibrations.for_decision(
+            decision.calibration, decision.question_type, VERSIONS[decision.layout]
+        )
         descriptions = [option.description for option in decision.options]
         if self._prompts.surely_exceeds(decision.state, decision.question, descriptions, self._max_tokens):
             raise TooLarge(
@@ -195,16 +204,10 @@ class DecisionService:
             "prompt_version": plan.prompts[0].version,
             "model": self._model,
             "readout": READOUT,
-            "probability_status": _status(plan.calibration),
+            "probability_status": UNCALIBRATED if plan.calibration is None else plan.calibration.status,
             "forward_seconds": sum(evaluation.seconds for evaluation in evaluations),
             "total_seconds": total_seconds,
         }
         if plan.decision.permutations > 1:
             result["permutations"] = {"orders": len(answers), "spread": spread}
         return result
-
-
-def _status(calibration: Calibration | None) -> str:
-    if calibration is None:
-        return UNCALIBRATED
-    return f"calibrated by {calibration.name!r}: softmax at temperature {calibration.temperature}"

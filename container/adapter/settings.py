@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     logit_tolerance: float = Field(
         default=0.1, ge=0, description="how far reuse may move a logit where the backend is not exact (a GPU)"
     )
+    calibration: str | None = Field(default=None, description="of System One and OpenAI Decisions, which name none")
     llama_cpp_lib_dir: Path | None = Field(default=None, description="llama.cpp's backends, where they are plugins")
     deadline_seconds: float = Field(default=55.0, gt=0, le=3600, description="SageMaker gives up after 60 s")
     playground: bool = Field(default=False, description="a page at / from which a person asks")

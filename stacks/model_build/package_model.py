@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "model-manifest.json"
 ARCHIVE = "model.tar.gz"
+CALIBRATIONS = "calibrations.json"
 _CORPUS = Path(__file__).with_name("corpus.json")
 
 
@@ -36,8 +37,9 @@ class PackagingError(Exception):
 def description_from(variables: Mapping[str, str]) -> dict[str, Any]:
     """What the CodeBuild project's variables ask for: all that decides where the artifact lies.
 
-    Raises PackagingError where a variable is missing.
+    Raises PackagingError where a variable is missing, or the calibration file that one names is.
     """
+    calibrations = _calibrations_path(variables)
     tokenizer = json.loads(_variable(variables, "MODEL_TOKENIZER"))
     return {
         "manifest_version": 1,
@@ -49,7 +51,21 @@ def description_from(variables: Mapping[str, str]) -> dict[str, Any]:
         # Other texts to compare over are another proof, so another artifact.
         "tokenizer": tokenizer and {**tokenizer, "corpus_sha256": sha256_of(_CORPUS)},
         "archive": json.loads(_variable(variables, "MODEL_ARCHIVE")),
+        # Without a file nothing is said: the artifacts that were made before there were any keep their place.
+        **({} if calibrations is None else {"calibrations": _calibrations_entry(calibrations)}),
     }
+
+
+def _calibrations_path(variables: Mapping[str, str]) -> Path | None:
+    name = variables.get("MODEL_CALIBRATIONS")
+    return None if name is None else Path(name)
+
+
+def _calibrations_entry(path: Path) -> dict[str, str]:
+    try:
+        return {"file": CALIBRATIONS, "sha256": sha256_of(path)}
+    except OSError as error:
+        raise PackagingError(f"{path} (MODEL_CALIBRATIONS) cannot be read: {error.strerror}") from error
 
 
 def _variable(variables: Mapping[str, str], name: str) -> str:
@@ -74,8 +90,8 @@ def is_packaged(s3: S3Client, bucket: str, prefix: str) -> bool:
     return any(entry["Key"] == prefix + MANIFEST for entry in listed.get("Contents", []))
 
 
-def package(description: Mapping[str, Any], s3: S3Client, bucket: str) -> str:
-    """Put the model and then its manifest into the bucket, unless they are there; the prefix they have.
+def package(description: Mapping[str, Any], calibrations: Path | None, s3: S3Client, bucket: str) -> str:
+    """Put the model, its calibrations and then its manifest into the bucket, unless they are there; their prefix.
 
     Raises SourceError, ParityError or PackagingError before anything is uploaded, where the fetched file is not the one
     that is pinned or does not tokenize as its reference.
@@ -92,9 +108,11 @@ def package(description: Mapping[str, Any], s3: S3Client, bucket: str) -> str:
         manifest = manifest_text({**description, "tokenizer": _tokenizer_entry(description["tokenizer"], path)})
         if description["archive"]:
             _say(f"packing {ARCHIVE}")
-            path = _archive(path, manifest)
+            path = _archive(path, calibrations, manifest)
         _say(f"uploading {path.name} to {prefix}")
         s3.upload_file(str(path), bucket, prefix + path.name)
+    if calibrations is not None and not description["archive"]:
+        s3.upload_file(str(calibrations), bucket, prefix + CALIBRATIONS)
     s3.put_object(Bucket=bucket, Key=prefix + MANIFEST, Body=manifest, ContentType="application/json")
     return prefix
 
@@ -117,13 +135,16 @@ def _tokenizer_entry(tokenizer: Mapping[str, str] | None, gguf: Path) -> dict[st
         return {**tokenizer, "sha256": sha256_of(reference), "parity": parity}
 
 
-def _archive(path: Path, manifest: bytes) -> Path:
-    """The file and its manifest in one archive beside it; equal contents are equal bytes."""
+def _archive(path: Path, calibrations: Path | None, manifest: bytes) -> Path:
+    """The file, its calibrations and its manifest in one archive beside it; equal contents are equal bytes."""
     target = path.with_name(ARCHIVE)
     # Hardly compressed: a GGUF has next to no redundancy, and SageMaker has to unpack it at every start.
     with target.open("wb") as file, tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
         with path.open("rb") as model:
             archive.addfile(_member(path.name, path.stat().st_size), model)
+        if calibrations is not None:
+            content = calibrations.read_bytes()
+            archive.addfile(_member(CALIBRATIONS, len(content)), io.BytesIO(content))
         archive.addfile(_member(MANIFEST, len(manifest)), io.BytesIO(manifest))
     return target
 
@@ -143,7 +164,8 @@ def main() -> int:
     """Package what the environment variables describe; 1 and one line where that fails."""
     try:
         description = description_from(os.environ)
-        prefix = package(description, boto3.client("s3"), _variable(os.environ, "MODEL_BUCKET"))
+        bucket = _variable(os.environ, "MODEL_BUCKET")
+        prefix = package(description, _calibrations_path(os.environ), boto3.client("s3"), bucket)
     except (PackagingError, SourceError, BotoCoreError, ClientError) as error:
         _say(f"error: {error}")
         return 1

@@ -15,7 +15,7 @@ from tests.container.conftest import ADAPTER, EMBEDDED, adapter_environment, fre
 from tests.models.make_models import model_path
 
 
-def _start(model_dir: Path, **settings: str) -> tuple[int, list[str]]:
+def start(model_dir: Path, **settings: str) -> tuple[int, list[str]]:
     """Exit status and lines on standard error of a start that must fail."""
     done = subprocess.run(
         ADAPTER,
@@ -38,7 +38,7 @@ def _start(model_dir: Path, **settings: str) -> tuple[int, list[str]]:
 def test_a_bad_setting_stops_the_start_with_one_line(
     embedded_dir: Path, settings: dict[str, str], message: str
 ) -> None:
-    status, lines = _start(embedded_dir, **settings)
+    status, lines = start(embedded_dir, **settings)
     assert (status, len(lines)) == (1, 1)
     assert lines[0].startswith(message)
 
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_served_stops_the_start_with_one_line(
     tmp_path: Path, prepare: Callable[[Path], None], message: str
 ) -> None:
     prepare(tmp_path)
-    status, lines = _start(tmp_path)
+    status, lines = start(tmp_path)
     assert (status, len(lines)) == (1, 1)
     assert lines[0].startswith(message.format(place=tmp_path))
 
@@ -115,7 +115,7 @@ def test_a_model_that_is_not_the_packaged_one_stops_the_start(tmp_path: Path) ->
         "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     }
     (tmp_path / "model-manifest.json").write_text(json.dumps(manifest))
-    status, lines = _start(tmp_path)
+    status, lines = start(tmp_path)
     assert (status, len(lines)) == (1, 1)
     assert "differs from its manifest: expected sha256 b179c952" in lines[0]
 

@@ -66,6 +66,7 @@ def _result(*probabilities: float) -> Any:
         "input_tokens": 100,
         "cached_tokens": 60,
         "allowed_token_mass": 0.5,
+        "probability_status": "uncalibrated softmax over the declared options",
     }
 
 

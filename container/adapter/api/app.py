@@ -160,7 +160,7 @@ class _Handlers:
 
     async def models(self) -> Response:
         """The model and its aliases."""
-        return JSONResponse(model_list(self._service.model_name, self._since))
+        return JSONResponse(model_list(self._service.model_name, self._since, self._service.calibration_name))
 
     async def metrics(self) -> Response:
         """For Prometheus."""

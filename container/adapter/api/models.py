@@ -53,10 +53,15 @@ def check_model(asked: str, name: str) -> None:
         )
 
 
-def model_list(name: str, since: datetime) -> ModelList:
-    """The models in TypeSafe's shape and in OpenAI's at once; `since` is when this endpoint began to serve."""
+def model_list(name: str, since: datetime, calibration: str | None) -> ModelList:
+    """The models in TypeSafe's shape and in OpenAI's at once; `since` is when this endpoint began to serve.
+
+    `calibration`: the one that typed questions are answered with.
+    """
     day = since.astimezone(timezone.utc).date().isoformat()
     served = f"{name}, served since {day} by llama.cpp"
+    if calibration is not None:
+        served += f", calibrated by {calibration!r}"
     descriptions = {name: served, **dict.fromkeys(ALIASES, f"alias of {served}")}
     return {
         "models": [

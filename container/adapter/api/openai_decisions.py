@@ -266,6 +266,7 @@ class DecisionsRequest:
                 self.state,
                 asked,
                 tuple(Option(str(number), text) for number, text in enumerate(question.options())),
+                question_type="noul" if isinstance(question, Predicate) else question.type,
             )
             for index, (question, asked) in enumerate(zip(self.questions, self.instructions, strict=True))
         ]

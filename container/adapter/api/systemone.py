@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from adapter.api.confidence import choice_confidence, score_confidence
 from adapter.api.errors import UNKNOWN_MODEL, ApiError, Fault, faults_of, invalid
 from adapter.api.schema import ANY_TEXT, ModelName, NonEmpty
+from adapter.readout import UNCALIBRATED
 from adapter.result import Count, Probability, Result, closed
 from adapter.service import Decision, Option
 
@@ -70,6 +71,7 @@ class NoulAnswer(TypedDict):
     type: Literal["noul"]
     noul: Probability
     x_allowed_token_mass: Probability
+    x_probability_status: NotRequired[str]
 
 
 @closed
@@ -81,6 +83,7 @@ class ChoiceAnswer(TypedDict):
     probabilities: dict[str, Probability]
     confidence: Probability
     x_allowed_token_mass: Probability
+    x_probability_status: NotRequired[str]
 
 
 @closed
@@ -93,6 +96,7 @@ class ScoreAnswer(TypedDict):
     probabilities: dict[str, Probability]
     confidence: Probability
     x_allowed_token_mass: Probability
+    x_probability_status: NotRequired[str]
 
 
 Answer = NoulAnswer | ChoiceAnswer | ScoreAnswer
@@ -227,10 +231,11 @@ class SystemOneRequest:
 
     def response(self, results: Sequence[Result], model: str) -> Response:
         """What the service answered to `decisions`, on the wire; `model` is the name of the one that answered."""
-        answers: dict[str, Answer] = {
-            name: question.answer(result["probabilities"], result["allowed_token_mass"])
-            for (name, question), result in zip(self.questions.items(), results, strict=True)
-        }
+        answers: dict[str, Answer] = {}
+        for (name, question), result in zip(self.questions.items(), results, strict=True):
+            answers[name] = question.answer(result["probabilities"], result["allowed_token_mass"])
+            if result["probability_status"] != UNCALIBRATED:
+                answers[name]["x_probability_status"] = result["probability_status"]
         return {
             "model": model,
             "answers": answers,
@@ -241,7 +246,7 @@ class SystemOneRequest:
     def _decision(self, name: str, question: Noul | Choice | Score) -> Decision:
         asked = _ASKED[question.type] if question.instructions is None else question.instructions
         options = tuple(Option(str(index), _text(option)) for index, option in enumerate(question.options()))
-        return Decision(name, self.state, _text(asked), options)
+        return Decision(name, self.state, _text(asked), options, question_type=question.type)
 
 
 def parse_systemone(body: Any) -> SystemOneRequest:
