@@ -152,6 +152,43 @@ def test_as_an_archive_it_is_one_object_with_the_same_files(hub: Hub) -> None:
     assert json.loads(manifest)["archive"] is True
 
 
+CALIBRATIONS = "tests/stacks/calibrations/options.json"
+
+
+def test_calibrations_lie_beside_the_model_and_in_its_manifest(hub: Hub) -> None:
+    without, result = run(hub), run(hub, MODEL_CALIBRATIONS=CALIBRATIONS)
+    assert result.returncode == 0, result.stderr
+    prefix = result.stdout.strip()
+    assert prefix != without.stdout.strip()
+    assert [key.removeprefix(prefix) for key in hub.stored if key.startswith(prefix)] == [
+        "model.gguf",
+        "calibrations.json",
+        "model-manifest.json",
+    ]
+    content = (ROOT / CALIBRATIONS).read_bytes()
+    assert hub.stored[f"{prefix}calibrations.json"] == content
+    assert json.loads(hub.stored[f"{prefix}model-manifest.json"])["calibrations"] == {
+        "file": "calibrations.json",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def test_other_calibrations_have_another_prefix(hub: Hub, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_bytes((ROOT / CALIBRATIONS).read_bytes() + b"\n")
+    prefixes = {run(hub, MODEL_CALIBRATIONS=path).stdout for path in (CALIBRATIONS, str(other))}
+    assert len(prefixes) == 2
+
+
+def test_in_an_archive_calibrations_are_a_file_of_it(hub: Hub) -> None:
+    result = run(hub, MODEL_CALIBRATIONS=CALIBRATIONS, MODEL_ARCHIVE="true")
+    packed = hub.stored[f"{result.stdout.strip()}model.tar.gz"]
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        assert archive.getnames() == ["model.gguf", "calibrations.json", "model-manifest.json"]
+        assert archive.extractfile("calibrations.json").read() == (ROOT / CALIBRATIONS).read_bytes()  # type: ignore[union-attr]
+    assert [key.rpartition("/")[2] for key in hub.stored] == ["model.tar.gz", "model-manifest.json"]
+
+
 TOKENIZER = {"repo": "owner/reference", "revision": REVISION}
 
 
@@ -216,6 +253,10 @@ def test_an_upload_that_broke_off_before_the_manifest_is_done_again(hub: Hub) ->
         ({"MODEL_SHA256": "0" * 64}, f"error: model.gguf has sha256 {SHA256}, expected {'0' * 64}"),
         ({"MODEL_BYTES": str(len(MODEL) - 1)}, f"error: model.gguf has {len(MODEL)} bytes, expected {len(MODEL) - 1}"),
         ({"MODEL_BYTES": str(len(MODEL) + 1)}, f"error: model.gguf has {len(MODEL)} bytes, expected {len(MODEL) + 1}"),
+        (
+            {"MODEL_CALIBRATIONS": "nowhere.json"},
+            "error: nowhere.json (MODEL_CALIBRATIONS) cannot be read: No such file",
+        ),
         ({"MODEL_BUCKET": "unset"}, "error: the environment variable MODEL_BUCKET is not set"),
         ({"MODEL_SHA256": "unset"}, "error: the environment variable MODEL_SHA256 is not set"),
         (

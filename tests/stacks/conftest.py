@@ -173,6 +173,7 @@ OPTIONS = Environment(
     name="options",
     model=LOCAL.model,
     model_archive=True,
+    calibrations="tests/stacks/calibrations/options.json",
     customer_managed_key=True,
     removable=True,
     log_retention_days=7,
@@ -205,7 +206,7 @@ OPTIONS = Environment(
             rollout=Rolling(step_percent=25, wait_seconds=60),
             threads=3,
             context_tokens=4096,
-            environment={"SEMIF_CACHE_BYTES": "0"},
+            environment={"SEMIF_CACHE_BYTES": "0", "SEMIF_CALIBRATION": "support"},
         ),
         TextEndpoint(
             name="hub-text",

@@ -376,3 +376,42 @@ def test_endpoints_are_at_least_one_and_have_different_names() -> None:
 )
 def test_a_refusal_names_field_value_and_what_is_allowed(make: Any, parts: tuple[str, ...]) -> None:
     refused(make, *parts)
+
+
+CALIBRATIONS = "tests/stacks/calibrations/options.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"calibrations": "../x.json"}, ("calibrations is '../x.json'", "JSON file in this repository")),
+        ({"calibrations": "/etc/x.json"}, ("calibrations is '/etc/x.json'",)),
+        ({"calibrations": "a/*.json"}, ("calibrations is 'a/*.json'",)),
+        ({"calibrations": "a/../../x.json"}, ("calibrations is 'a/../../x.json'",)),
+        ({"calibrations": 3}, ("calibrations is 3",)),
+        (
+            {"calibrations": "nowhere.json"},
+            ("Environment 'local': calibrations", "nowhere.json cannot be read: No such"),
+        ),
+        ({"calibrations": "package.json"}, ("package.json: ", "'name' must be an object with its 'temperature'")),
+        (
+            {"calibrations": CALIBRATIONS, "model": QWEN35_4B},
+            ("'support' was fitted for the model with sha256 b179c952", f"this one has sha256 {QWEN35_4B.sha256}"),
+        ),
+        (
+            {"endpoints": (replace(ENDPOINT, environment={"SEMIF_CALIBRATION": "support"}),)},
+            ("endpoint 'decision': SEMIF_CALIBRATION is 'support'", "none, because"),
+        ),
+        (
+            {
+                "calibrations": CALIBRATIONS,
+                "endpoints": (replace(ENDPOINT, environment={"SEMIF_CALIBRATION": "suport"}),),
+            },
+            ("endpoint 'decision': SEMIF_CALIBRATION is 'suport'; allowed: support",),
+        ),
+    ],
+)
+def test_calibrations_are_a_file_that_fits_the_model_and_holds_what_is_named(
+    change: dict[str, Any], parts: tuple[str, ...]
+) -> None:
+    refused(lambda: replace(LOCAL, **change), *parts)

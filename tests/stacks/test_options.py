@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+from aws_cdk import App, Stack
+
+from stacks import builds
 from stacks.config import PROD, STAGING, Environment, TextEndpoint
 from stacks.models import HubModel
 from tests.stacks.conftest import OPTIONS, Synthesise, Templates, path_of, text
@@ -40,6 +45,33 @@ def test_an_archive_is_one_object_that_sagemaker_unpacks(options: Templates) -> 
     assert ends(data["S3Uri"]) == "model.tar.gz"
     variables = options.one("AWS::CodeBuild::Project", "ModelBuild/")["Environment"]["EnvironmentVariables"]
     assert {"Name": "MODEL_ARCHIVE", "Type": "PLAINTEXT", "Value": "true"} in variables
+
+
+def test_calibrations_are_part_of_what_the_model_build_is_made_from(options: Templates, local: Templates) -> None:
+    for templates, expected in ((options, "tests/stacks/calibrations/options.json"), (local, None)):
+        variables = templates.one("AWS::CodeBuild::Project", "ModelBuild/")["Environment"]["EnvironmentVariables"]
+        assert {v["Name"]: v["Value"] for v in variables}.get("MODEL_CALIBRATIONS") == expected
+    assert options.container("Captured")["Environment"]["SEMIF_CALIBRATION"] == "support"
+
+
+def test_other_calibrations_are_another_source_and_so_another_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "_ROOT", tmp_path)
+    for name in ("calibrations/prod.json", "calibrations/other.json", "stacks/model_build/buildspec.yml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    hashes = []
+    for content in ("1", "2"):
+        (tmp_path / "calibrations/prod.json").write_text(content)
+        app = App(outdir=str(tmp_path / f"out{content}"))
+        source = builds._source(Stack(app), "Source", "stacks/model_build", "calibrations/prod.json")
+        app.synth()
+        staged = tmp_path / f"out{content}" / f"asset.{source.asset_hash}"
+        found = {str(file.relative_to(staged)) for file in staged.rglob("*") if file.is_file()}
+        assert found == {"stacks/model_build/buildspec.yml", "calibrations/prod.json"}
+        hashes.append(source.asset_hash)
+    assert hashes[0] != hashes[1]
 
 
 def test_a_text_endpoint_runs_the_copied_base_over_the_same_model(prod: Templates) -> None:
