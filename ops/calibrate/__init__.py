@@ -1,0 +1,1 @@
+"""Temperatures for an endpoint's probabilities, fitted on labelled decisions, and what averaging over orders brings."""
