@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import os
 import re
 import urllib.error
@@ -21,6 +23,8 @@ _TIMEOUT_SECONDS = 15
 # PyPI's longest pages have some 10 MB.
 _INDEX_LIMIT_BYTES = 1 << 25
 _CORRECT = "correct the model in stacks/config.py: it is not the pinned file"
+# No network, no HTTP, or an address that is none, such as of HF_ENDPOINT.
+_UNANSWERED = (OSError, http.client.HTTPException, ValueError)
 _NOT_HERE = "cannot be reached from here; the build in AWS downloads it, not this machine"
 
 
@@ -108,7 +112,7 @@ def _reachable(check: str, address: str, size: int | None, sha256: str | None) -
         found = ask(address)
     except urllib.error.HTTPError as error:
         return _refused(check, address, error)
-    except OSError as error:
+    except _UNANSWERED as error:
         return Row(check, f"{_host(address)} {_NOT_HERE} ({_reason(error)})", "not checked")
     return _compared(check, address, found, size, sha256)
 
@@ -134,11 +138,11 @@ def _wheel(source: PyPIFile) -> Row:
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
     address = f"{index}/{re.sub(r'[-_.]+', '-', source.package).lower()}/"
     try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the index's scheme
+        with urllib.request.urlopen(_with_password(address), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
             page = answer.read(_INDEX_LIMIT_BYTES).decode(errors="replace")
     except urllib.error.HTTPError as error:
         return _refused("model", _without_secrets(address), error)
-    except OSError as error:
+    except _UNANSWERED as error:
         return Row("model", f"{_host(address)} {_NOT_HERE} ({_reason(error)})", "not checked")
     # The first of a file's name is the package's, with underscores (PEP 427).
     name = re.sub(r"[-_.]+", "_", source.package)
@@ -155,6 +159,16 @@ def _refused(check: str, address: str, error: urllib.error.HTTPError) -> Row:
     if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return Row(check, found, "failed", "correct the model in stacks/config.py: everybody must be able to have it")
     return Row(check, found, "not checked", "try again later")
+
+
+def _with_password(address: str) -> urllib.request.Request:
+    # urllib takes a password in an address for a part of the host's name.
+    parts = urllib.parse.urlsplit(address)
+    request = urllib.request.Request(_without_secrets(address))  # noqa: S310 - the index's own scheme
+    if parts.username is not None:
+        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        request.add_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    return request
 
 
 def _without_secrets(address: str) -> str:

