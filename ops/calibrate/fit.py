@@ -26,6 +26,10 @@ BINS = 15
 ROWS = 100
 RIGHT_AND_WRONG = 20
 RESAMPLES = 2000
+OUT_OF_BOUNDS = (
+    f"no temperature from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g} is the likeliest: "
+    "the logits do not tell right from wrong"
+)
 _Z = 1.96  # of a normal distribution, 95 % lie within
 
 
@@ -301,13 +305,19 @@ def fit(sample: Sample) -> Fit:
     """Fit the overall temperature and one for each type that has enough rows, and measure them out of fold."""
     masks = {question_type: sample.of_type(question_type) for question_type in sorted(set(sample.types))}
     lacks = {question_type: sample.only(mask).lacks() for question_type, mask in masks.items()}
-    own = frozenset(question_type for question_type, reason in lacks.items() if reason is None)
-    as_typed = out_of_fold(sample, own)
+    temperatures: dict[str, Temperature] = {}
+    for question_type in [each for each, reason in lacks.items() if reason is None]:
+        likeliest = fit_temperature(sample.only(masks[question_type]))
+        if likeliest.at_bound:
+            lacks[question_type] = OUT_OF_BOUNDS
+        else:
+            temperatures[question_type] = likeliest
+    as_typed = out_of_fold(sample, frozenset(temperatures))
     return Fit(
         overall=fit_temperature(sample),
         by_type={
             question_type: OfType(
-                fit_temperature(sample.only(mask)) if question_type in own else None,
+                temperatures.get(question_type),
                 lacks[question_type],
                 effect(sample.only(mask), as_typed[mask]),
             )
