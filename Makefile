@@ -1,6 +1,6 @@
 # The commands of this repository: `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo destroy-demo serve deploy destroy synth test screenshot lint bench load coherence fuzz lock audit clean
+.PHONY: help setup demo destroy-demo serve deploy destroy synth test image image-test screenshot lint bench load coherence fuzz lock audit clean
 
 ENV ?= local
 PORT ?= 4566
@@ -47,6 +47,12 @@ lint: setup
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy
+
+image: setup ## build the container image with podman, on a stand-in for the base image (10 min the first time)
+	@.venv/bin/python -m tools.image.build
+
+image-test: image ## run the image as SageMaker does, and see what it answers and refuses
+	@.venv/bin/python -m pytest -m image tests/image
 
 screenshot: setup ## take the README's pictures of the playground anew
 	@.venv/bin/python -m tools.screenshot

@@ -12,6 +12,7 @@ lock() {
 }
 
 lock build -o build.txt
+lock image-build -o image-build.txt
 lock container -o container.txt
 lock dev -c container.txt -o dev.txt
 lock cdk -c dev.txt -o cdk.txt
