@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.calibrate.command import calibrate
+from ops.calibrate.orders import orders
 from ops.cost import cost
 from ops.doctor.command import doctor
 from ops.errors import UNREACHABLE, OpsError, aws_sentence
+from ops.verify import verify
 
 app = typer.Typer(
     name="decide",
@@ -30,8 +33,11 @@ def _commands() -> None:
     """Keep the commands' names, even where there is only one."""
 
 
+app.command()(calibrate)
 app.command()(cost)
 app.command()(doctor)
+app.command()(orders)
+app.command()(verify)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
