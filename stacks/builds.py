@@ -241,7 +241,7 @@ class AdapterImageBuild(_Build):
             scope,
             f"{id_}Source",
             "container",
-            "requirements/build.txt",
+            "requirements/image-build.txt",
             "requirements/container.txt",
             "stacks/image_build",
         )

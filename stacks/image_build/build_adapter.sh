@@ -9,7 +9,8 @@ build_and_push() {
     # SageMaker has refused OCI manifests and attestations: one plain Docker image for its one platform.
     docker buildx build --provenance=false --output type=docker --platform linux/amd64 \
         --build-context requirements=requirements \
-        --build-arg "BASE_IMAGE=$BASE_IMAGE" --build-arg "BINDING_COMMIT=$BINDING_COMMIT" \
+        --build-arg "BASE_IMAGE=$BASE_IMAGE" --build-arg "BASE_DIGEST=${BASE_IMAGE##*@}" \
+        --build-arg "BINDING_COMMIT=$BINDING_COMMIT" --build-arg "SOURCE_REVISION=${IMAGE_TAG#adapter-}" \
         --tag "$REPOSITORY_URI:$IMAGE_TAG" container/
     docker push "$REPOSITORY_URI:$IMAGE_TAG"
 }

@@ -85,7 +85,7 @@ def test_sbom_lists_the_locked_packages_and_no_others() -> None:
 
 
 def test_sigterm_drains(tmp_path: Path) -> None:
-    decision = {**EXAMPLE["decision"], "state": "Customer asks about a refund. " * 300}
+    decision = {**EXAMPLE["decision"], "state": "Customer asks about a refund. " * 100}
     answers: list[tuple[int, str]] = []
     with running(IMAGE, "--env", "SEMIF_THREADS=1") as container:
         container.wait_until_ready()

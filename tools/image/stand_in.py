@@ -94,8 +94,8 @@ def _llama_server() -> Path:
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
     with log.open("w") as file:
         for command in (
-            ["cmake", "-S", source, "-B", source / "build", *_CMAKE],
-            ["cmake", "--build", source / "build", "--target", "llama-server"],
+            ["cmake", "-S", str(source), "-B", str(source / "build"), *_CMAKE],
+            ["cmake", "--build", str(source / "build"), "--target", "llama-server"],
         ):
             done = subprocess.run(
                 command, env={**os.environ, "PATH": path}, stdout=file, stderr=subprocess.STDOUT, check=False
