@@ -31,6 +31,7 @@ class Labelled:
     group: str  # its own id where the row names none
     decision: Mapping[str, Any]  # the wire's D
     label: int  # index of the right option
+    family: str  # the question's type where the row names none
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def _labelled(row: Any) -> Labelled:
             "options": [{"id": name, "description": text} for name, text in options.items()],
         },
         list(options).index(name),
+        str(row.get("family") or kind),
     )
 
 

@@ -87,7 +87,7 @@ def test_only_what_is_asked_first_of_a_new_state_counts_for_the_cost() -> None:
 
     options = [{"id": "x", "description": "X"}, {"id": "y", "description": "Y"}]
     rows = [
-        Labelled(id_, "choice", id_, {"id": id_, "state": state, "question": "?", "options": options}, 1)
+        Labelled(id_, "choice", id_, {"id": id_, "state": state, "question": "?", "options": options}, 1, "")
         for id_, state in (("1", "s"), ("2", "t"), ("3", "s"), ("4", "u"))
     ]
     found = ask_both_ways(rows, decide, orders=2)

@@ -1,0 +1,1 @@
+"""`decide bench`: how right, how sure and how fast an endpoint is on labelled decisions, and the report of it."""
