@@ -18,6 +18,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # An adapter answers within a minute or says that it is busy; SageMaker cuts it off then.
 _CONNECT_TIMEOUT_SECONDS = 10
 _READ_TIMEOUT_SECONDS = 70
+# For as many requests at a time as a command makes.
+_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Aws:
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=_CONNECT_TIMEOUT_SECONDS,
                 read_timeout=_READ_TIMEOUT_SECONDS,
+                max_pool_connections=_CONNECTIONS,
             ),
         )
 
