@@ -95,6 +95,7 @@ def _read(result: Mapping[str, Any], row: Labelled) -> tuple[Answer, Mapping[str
         by = {name: result[name] for name in ("model", "prompt_version", "probability_status")}
         answer = Answer(
             probabilities=dict(zip(result["option_ids"], map(float, result["probabilities"]), strict=True)),
+            logits=dict(zip(result["option_ids"], map(float, result["option_logits"]), strict=True)),
             option_mass=float(result["allowed_token_mass"]),
             input_tokens=int(result["input_tokens"]),
             cached_tokens=int(result["cached_tokens"]),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.bench.metrics import brier, chosen, is_right
-from ops.bench.run_file import Answer, Row, Run
+from ops.bench.run_file import Answer, Dataset, Row, Run
 from ops.calibrate.fit import Difference, mean_difference
 from ops.errors import UsageError
 
@@ -36,11 +36,7 @@ class Comparison:
 
 def compare(run: Run, other: Run) -> Comparison:
     """Compare `run` with `other`. Raises UsageError where they are of different data sets or have no row in common."""
-    if run.dataset.sha256 != other.dataset.sha256:
-        raise UsageError(
-            f"the runs cannot be compared: {run.configuration} is of {_named(run)}, {other.configuration} of "
-            f"{_named(other)}"
-        )
+    check_same_dataset(run.dataset, other.dataset)
     others = {row.id: row for row in other.rows}
     pairs = [(row, others[row.id]) for row in run.rows if row.id in others]
     if not pairs:
@@ -68,6 +64,12 @@ def compare(run: Run, other: Run) -> Comparison:
     )
 
 
+def check_same_dataset(here: Dataset, there: Dataset) -> None:
+    """Raises UsageError where they are not the same file."""
+    if here.sha256 != there.sha256:
+        raise UsageError(f"the runs cannot be compared: one is of {_named(here)}, the other of {_named(there)}")
+
+
 def mcnemar(only_here: int, only_there: int) -> float:
     """The two-sided p of McNemar's test, exact: a coin that falls so unevenly on the rows on which the runs differ.
 
@@ -91,5 +93,5 @@ def _of_answered(both: Sequence[_Pair], score: Callable[[Row, Answer], float]) -
     return _difference(here, there, [row.group for row, *_ in both])
 
 
-def _named(run: Run) -> str:
-    return f"{run.dataset.file} with SHA-256 {run.dataset.sha256[:12]}"
+def _named(dataset: Dataset) -> str:
+    return f"{dataset.file} with SHA-256 {dataset.sha256[:12]}"

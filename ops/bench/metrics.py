@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.bench.run_file import Answer, Row
-from ops.calibrate.fit import BINS
+from ops.calibrate.fit import mean_difference
 
 # The shares of the answers that are given at these probabilities of the chosen option at least.
 THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+# Equal widths over the probability of the chosen option.
+BINS = 10
 WORST = 10
 _Z = 1.959963984540054  # of a normal distribution, 95 % lie within
 
@@ -91,6 +93,8 @@ class Metrics:
 
     valid: int
     accuracy: Accuracy
+    # 95 % of resamples of the groups have their accuracy in here (bootstrap): an interval that assumes no distribution.
+    resampled: tuple[float, float]
     families: dict[str, Accuracy]
     brier: float | None
     ece: float | None
@@ -111,6 +115,7 @@ def metrics(rows: Sequence[Row]) -> Metrics:
     return Metrics(
         valid=len(given),
         accuracy=accuracy(rows),
+        resampled=resampled_accuracy(rows),
         families={
             family: accuracy([row for row in rows if row.family == family])
             for family in sorted({row.family for row in rows})
@@ -163,6 +168,13 @@ def accuracy(rows: Sequence[Row]) -> Accuracy:
     right = [is_right(row) for row in rows]
     share = sum(right) / len(rows)
     return Accuracy(len(rows), sum(right), share, *wilson(share, effective_rows(right, [row.group for row in rows])))
+
+
+def resampled_accuracy(rows: Sequence[Row]) -> tuple[float, float]:
+    """The bootstrap interval, 95 %, of the accuracy: whole groups are drawn, since their rows fall together."""
+    right = np.array([float(is_right(row)) for row in rows])
+    found = mean_difference(right, np.zeros(len(rows)), [row.group for row in rows])
+    return found.low, found.high
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:

@@ -20,6 +20,7 @@ class Answer:
     """What is kept of the wire's R."""
 
     probabilities: Mapping[str, float]  # by the option's id, in the order in which they were asked
+    logits: Mapping[str, float]  # likewise, before any calibration
     option_mass: float  # share of the whole vocabulary's probability on the options
     input_tokens: int
     cached_tokens: int
