@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
@@ -14,6 +15,10 @@ from ops.errors import FailedError
 from stacks.config import PREFIX, DecisionEndpoint, Endpoint, Environment
 
 _GONE = "DELETE_COMPLETE"
+# As stacks/model_build/package_model.py calls it.
+_MANIFEST = "model-manifest.json"
+# What CDK makes of a build's construct `Project`: its name, and eight digits of a hash.
+_BUILD_LOGICAL_ID = re.compile(r"Project[0-9A-F]{8}$")
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,11 @@ class Stack:
     protected: bool
     outputs: Mapping[str, str]
     reason: str = ""
+
+    @property
+    def changed(self) -> datetime:
+        """When its last deploy began."""
+        return self.updated or self.created
 
 
 @dataclass(frozen=True)
@@ -75,8 +85,7 @@ def find_stack(cloudformation: Any, name: str) -> Stack | None:
 
 def require_endpoints_stack(cloudformation: Any, environment: Environment, region: str) -> Stack:
     """The stack of the endpoints. Raises FailedError, which says what to do, where there is none."""
-    name = endpoints_name(environment)
-    stack = find_stack(cloudformation, name)
+    stack = find_stack(cloudformation, endpoints_name(environment))
     if stack is None:
         raise FailedError(not_deployed(environment, region))
     return stack
@@ -84,10 +93,9 @@ def require_endpoints_stack(cloudformation: Any, environment: Environment, regio
 
 def not_deployed(environment: Environment, region: str) -> str:
     """The sentence for an environment without stack."""
-    name = endpoints_name(environment)
     return (
-        f"environment {environment.name!r} is not deployed in {region}: there is no stack {name}; "
-        f"deploy it: make deploy ENV={environment.name}"
+        f"environment {environment.name!r} is not deployed in {region}: there is no stack "
+        f"{endpoints_name(environment)}; deploy it: make deploy ENV={environment.name}"
     )
 
 
@@ -130,6 +138,33 @@ def _referred(value: Mapping[str, Any]) -> str:
     return str(reference if isinstance(reference, str) else reference[0] if reference else "")
 
 
+@dataclass(frozen=True)
+class Build:
+    """A CodeBuild project of the stack: its short name, as in `ModelBuild`, its own, and where its builds log."""
+
+    name: str
+    project: str
+    log_group: str
+
+
+def builds(cloudformation: Any, codebuild: Any, stack: str) -> tuple[Build, ...]:
+    """The stack's builds, in the order of their names. Raises botocore's errors."""
+    names = {
+        resource.physical_id: _BUILD_LOGICAL_ID.sub("", resource.logical_id)
+        for resource in resources(cloudformation, stack)
+        if resource.kind == "AWS::CodeBuild::Project" and resource.physical_id
+    }
+    if not names:
+        return ()
+    found = []
+    for project in codebuild.batch_get_projects(names=list(names))["projects"]:
+        configured = project.get("logsConfig", {}).get("cloudWatchLogs", {}).get("groupName")
+        # CodeBuild's own name, where the project names none.
+        group = configured or f"/aws/codebuild/{project['name']}"
+        found.append(Build(names[project["name"]], project["name"], group))
+    return tuple(sorted(found, key=lambda build: build.name))
+
+
 def image_digest_output(endpoint: Endpoint) -> str:
     """The output of the endpoints' stack that has the digest of the endpoint's image."""
     kind = "Gpu" if endpoint.on_gpu else "Cpu"
@@ -169,6 +204,24 @@ def image_digests(variant: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class S3Object:
+    """An object of a bucket."""
+
+    bucket: str
+    key: str
+
+
+def manifest_address(model: Mapping[str, Any]) -> S3Object | None:
+    """Where the manifest of a model of DescribeModel lies: beside the files; None where SageMaker tells no place."""
+    source = model.get("PrimaryContainer", {}).get("ModelDataSource", {}).get("S3DataSource", {})
+    if "S3Uri" not in source:
+        return None
+    address = urlsplit(source["S3Uri"])
+    folder = address.path.removesuffix("model.tar.gz").strip("/")
+    return S3Object(address.netloc, f"{folder}/{_MANIFEST}")
+
+
+@dataclass(frozen=True)
 class Placement:
     """How many instances of a type a variant runs."""
 
@@ -190,6 +243,16 @@ def placements(variant: Mapping[str, Any], configured: Mapping[str, Any]) -> tup
         for pool in pools
         if pool.get("CurrentInstanceCount", 0) > 0
     )
+
+
+def placed(placements: Sequence[Placement], types: Sequence[str]) -> str:
+    """The placements for people; of a pool, `types`, with the place of each in its order."""
+
+    def choice(one: Placement) -> str:
+        known = len(types) > 1 and one.instance_type in types
+        return f" (choice {types.index(one.instance_type) + 1} of {len(types)})" if known else ""
+
+    return ", ".join(f"{one.instances} x {one.instance_type}{choice(one)}" for one in placements)
 
 
 def variant_of(described: Mapping[str, Any]) -> Mapping[str, Any]:

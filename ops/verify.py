@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import urlsplit
 
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ops.aws import Aws, connect
+from ops.client import DecisionClient
 from ops.deployed import (
     Placement,
     Stack,
@@ -24,12 +23,14 @@ from ops.deployed import (
     image_digest_output,
     image_digests,
     intended_configurations,
+    manifest_address,
+    placed,
     placements,
     require_endpoints_stack,
     variant_of,
 )
 from ops.doctor.row import Row, Verdict, unanswered
-from ops.errors import FAILED, OpsError, aws_sentence
+from ops.errors import FAILED, OpsError
 from ops.options import EndpointName, EndpointUrl, EnvironmentName, Json, endpoints, environment
 from ops.output import say, show_json, show_table
 from stacks.config import DecisionEndpoint, Endpoint, Environment, TextEndpoint
@@ -39,10 +40,6 @@ _DEPLOYED = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_P
 # An instance with a model in its GPU's memory uses more of it than this; stacks/alarms.py reads the same metric.
 _IDLE_GPU_MEMORY_PERCENT = 1
 _GPU_MINUTES = 15
-# A busy endpoint refuses with 503 and is none the worse for it.
-_BUSY = 503
-_ATTEMPTS = 5
-_PAUSE_SECONDS = 5.0
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -105,55 +102,27 @@ def _rows(of: Environment, endpoint: Endpoint, stack: Stack, intended: str | Non
     configured = variant_of(find_configuration(sagemaker, described["EndpointConfigName"]) or {})
     yield placement_row(endpoint, served, placements(served, configured))
     model = find_model(sagemaker, configured["ModelName"]) if "ModelName" in configured else None
+    # One attempt each: the client itself asks a busy endpoint again.
+    ask = DecisionClient.sagemaker(name, runtime=aws.client("sagemaker-runtime", attempts=1)).invoke
     if isinstance(endpoint, DecisionEndpoint) and endpoint.asynchronous is None:
-        yield from decision_rows(asker(aws.client("sagemaker-runtime"), name), of, endpoint, emulator=aws.is_emulator)
+        yield from decision_rows(ask, of, endpoint, emulator=aws.is_emulator)
         return
     if endpoint.asynchronous is not None:
         reason = "an asynchronous endpoint takes its requests from S3, and may have no instance now"
         yield Row("answers", reason, "not checked")
     else:
-        yield chat_row(asker(aws.client("sagemaker-runtime"), name))
+        yield chat_row(ask)
     yield stored_model_row(of, endpoint, model, aws)
     if endpoint.on_gpu:
         yield gpu_metric_row(name, aws)
 
 
-def asker(runtime: Any, name: str, *, pause_seconds: float = _PAUSE_SECONDS) -> Ask:
-    """What asks the endpoint one body; a busy one is asked again.
-
-    The function that it returns raises OpsError where no answer comes, or one that is no JSON object.
-    """
-
-    def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                answer = runtime.invoke_endpoint(
-                    EndpointName=name, ContentType="application/json", Body=json.dumps(body)
-                )
-                said = json.loads(answer["Body"].read())
-            except ClientError as error:
-                # The status that the container gave, which SageMaker wraps.
-                if error.response.get("OriginalStatusCode") != _BUSY or attempt == _ATTEMPTS:
-                    raise OpsError(aws_sentence(error)) from error
-                time.sleep(pause_seconds)
-            except BotoCoreError as error:
-                raise OpsError(aws_sentence(error)) from error
-            except ValueError as error:
-                raise OpsError("the answer is no JSON") from error
-            else:
-                if not isinstance(said, dict):
-                    raise OpsError("the answer is no JSON object")
-                return said
-        raise AssertionError("the last attempt returns or raises")
-
-    return ask
-
-
 def stack_row(stack: Stack) -> Row:
     """Whether the last deploy of the stack succeeded: what is intended is what it says."""
     if stack.status in _DEPLOYED:
-        since = stack.updated or stack.created
-        return Row("last deploy", f"{stack.status} since {since.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC", "ok")
+        return Row(
+            "last deploy", f"{stack.status} since {stack.changed.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC", "ok"
+        )
     found = f"stack {stack.name} is {stack.status}" + (f": {stack.reason}" if stack.reason else "")
     if stack.status.endswith("IN_PROGRESS"):
         return Row("last deploy", found, "failed", "wait for its end, then verify again")
@@ -200,27 +169,19 @@ def image_row(served: Sequence[str], intended: str | None) -> Row:
     return Row("image", found, "failed", "an update was rolled back, or somebody else made it: deploy again")
 
 
-def placement_row(endpoint: Endpoint, variant: Mapping[str, Any], placed: Sequence[Placement]) -> Row:
+def placement_row(endpoint: Endpoint, variant: Mapping[str, Any], serving: Sequence[Placement]) -> Row:
     """Which types serve, and whether stacks/config.py names them."""
     current, desired = variant.get("CurrentInstanceCount", 0), variant.get("DesiredInstanceCount", 0)
-    if not placed:
+    if not serving:
         if endpoint.asynchronous is not None and current == 0:
             return Row("instances", "none now: there is no work", "ok")
         return Row("instances", f"{current} of {desired}, of a type that SageMaker does not tell", "not checked")
     types = endpoint.instance_types
-    found = ", ".join(f"{place.instances} x {place.instance_type}{_choice(place, types)}" for place in placed)
-    if current != desired:
-        found += f"; {desired} are wanted"
-    if strangers := [place.instance_type for place in placed if place.instance_type not in types]:
+    found = placed(serving, types) + (f"; {desired} are wanted" if current != desired else "")
+    if strangers := [one.instance_type for one in serving if one.instance_type not in types]:
         advice = f"stacks/config.py has not {', '.join(strangers)} but {', '.join(types)}: deploy it"
         return Row("instances", found, "failed", advice)
     return Row("instances", found, "ok")
-
-
-def _choice(place: Placement, types: Sequence[str]) -> str:
-    if len(types) == 1 or place.instance_type not in types:
-        return ""
-    return f" (choice {types.index(place.instance_type) + 1} of {len(types)})"
 
 
 def decision_rows(ask: Ask, of: Environment, endpoint: DecisionEndpoint, *, emulator: bool) -> Iterator[Row]:
@@ -287,18 +248,16 @@ def stored_model_row(of: Environment, endpoint: Endpoint, model: Mapping[str, An
     """
     if isinstance(endpoint, TextEndpoint) and endpoint.hub_model is not None:
         return Row("model", f"{endpoint.hub_model.repository}'s newest revision, which nothing pins", "not checked")
-    source = (model or {}).get("PrimaryContainer", {}).get("ModelDataSource", {}).get("S3DataSource", {})
-    if "S3Uri" not in source:
+    address = manifest_address(model or {})
+    if address is None:
         return Row("model", "SageMaker does not tell where the model lies", "not checked")
-    address = urlsplit(source["S3Uri"])
-    key = address.path.strip("/").removesuffix("model.tar.gz").rstrip("/") + "/model-manifest.json"
     try:
-        manifest = json.loads(aws.client("s3").get_object(Bucket=address.netloc, Key=key)["Body"].read())
+        manifest = json.loads(aws.client("s3").get_object(Bucket=address.bucket, Key=address.key)["Body"].read())
         served = {"name": manifest["name"], "gguf_sha256": manifest["sha256"]}
     except (BotoCoreError, ClientError) as error:
-        return unanswered("model", f"s3:GetObject on {address.netloc}/{key}", error)
+        return unanswered("model", f"s3:GetObject on {address.bucket}/{address.key}", error)
     except (KeyError, TypeError, ValueError):
-        return Row("model", f"s3://{address.netloc}/{key} is no manifest", "failed", "deploy again")
+        return Row("model", f"s3://{address.bucket}/{address.key} is no manifest", "failed", "deploy again")
     row = model_row(served, of)
     return Row(row.check, f"{row.found} (by the manifest of its artifact)", row.verdict, row.advice)
 
