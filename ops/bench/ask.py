@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from ops.bench.run_file import Answer, Row, Throughput, check_probabilities
 from ops.calibrate.labelled import Labelled
-from ops.errors import OpsError, aws_sentence
+from ops.client import DecisionError, UnreachableError
 from ops.output import progress
 
-# One plain decision D to the wire's R. Raises OpsError or botocore's errors.
+# One plain decision D to the wire's R. Raises DecisionError.
 Decide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _ERROR_MAX = 500
@@ -53,11 +51,13 @@ def ask(labelled: Sequence[Labelled], decide: Decide, *, concurrency: int) -> As
             reached.set()
             answer, by = _read(result, row)
             answered_by.setdefault(json.dumps(by, sort_keys=True), by)
-        except (OpsError, BotoCoreError, ClientError) as raised:
-            seconds = time.perf_counter() - started
-            if not _is_answer(raised) and not reached.is_set():
+        except UnreachableError as raised:
+            if not reached.is_set():
                 raise
-            error = aws_sentence(raised) if isinstance(raised, BotoCoreError | ClientError) else str(raised)
+            seconds, error = time.perf_counter() - started, str(raised)
+        except DecisionError as raised:
+            seconds, error = time.perf_counter() - started, str(raised)
+            reached.set()
         except ValueError as wrong:
             error = str(wrong)
         return Row(
@@ -78,11 +78,6 @@ def ask(labelled: Sequence[Labelled], decide: Decide, *, concurrency: int) -> As
     wall = time.perf_counter() - started
     answered = sum(row.answer is not None for row in rows)
     return Asked(rows, tuple(answered_by.values()), Throughput(answered, wall, concurrency))
-
-
-def _is_answer(error: Exception) -> bool:
-    """Whether the endpoint itself refused the row, so that it can be reached."""
-    return getattr(error, "status", None) is not None
 
 
 def _options(row: Labelled) -> tuple[str, ...]:
