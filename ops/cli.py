@@ -13,6 +13,7 @@ from ops.calibrate.orders import orders
 from ops.cost import cost
 from ops.doctor.command import doctor
 from ops.errors import UNREACHABLE, OpsError, aws_sentence
+from ops.invoke.command import invoke
 from ops.verify import verify
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ def _commands() -> None:
 app.command()(calibrate)
 app.command()(cost)
 app.command()(doctor)
+app.command()(invoke)
 app.command()(orders)
 app.command()(verify)
 

@@ -36,6 +36,7 @@ _MODEL_ERROR = "ModelError"
 _RETRYABLE = (429, 502, 503, 504)  # of an adapter, or of a proxy before it
 _NO_ANSWER = 0  # what SageMaker has as the status of a container that timed out or went away
 _SERVER_ERROR = 500
+_HIGHEST_PORT = 65535
 _FOR_NOBODY = (401, 403, 404)  # with these a server refuses whatever is asked
 _LONGEST_TEXT = 500  # characters of an answer that is no JSON
 
@@ -419,7 +420,7 @@ def _invocations(url: str) -> httpx.URL:
         address = httpx.URL(f"{url.rstrip('/')}/invocations")
     except httpx.InvalidURL as error:
         raise UsageError(f"{url!r} is no address: {error}") from error
-    if address.scheme not in ("http", "https") or not address.host:
+    if address.scheme not in ("http", "https") or not address.host or (address.port or 0) > _HIGHEST_PORT:
         raise UsageError(f"{url!r} is no address of an adapter, such as http://127.0.0.1:8080")
     return address
 

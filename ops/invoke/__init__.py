@@ -1,0 +1,1 @@
+"""The command `decide invoke`: one decision, or all the rows of a file."""
