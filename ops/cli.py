@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.bench.command import bench, report
 from ops.calibrate.command import calibrate
 from ops.calibrate.orders import orders
 from ops.cost import cost
@@ -34,11 +35,13 @@ def _commands() -> None:
     """Keep the commands' names, even where there is only one."""
 
 
+app.command()(bench)
 app.command()(calibrate)
 app.command()(cost)
 app.command()(doctor)
 app.command()(invoke)
 app.command()(orders)
+app.command()(report)
 app.command()(verify)
 
 
