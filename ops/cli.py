@@ -15,6 +15,9 @@ from ops.cost import cost
 from ops.doctor.command import doctor
 from ops.errors import UNREACHABLE, OpsError, aws_sentence
 from ops.invoke.command import invoke
+from ops.logs import logs
+from ops.status import status
+from ops.sweep.command import sweep
 from ops.verify import verify
 
 app = typer.Typer(
@@ -40,8 +43,11 @@ app.command()(calibrate)
 app.command()(cost)
 app.command()(doctor)
 app.command()(invoke)
+app.command()(logs)
 app.command()(orders)
 app.command()(report)
+app.command()(status)
+app.command()(sweep)
 app.command()(verify)
 
 

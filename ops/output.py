@@ -69,3 +69,11 @@ def confirm(question: str) -> bool:
         return False
     print(f"{question} [yes/no] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() == "yes"
+
+
+def typed(question: str) -> str | None:
+    """What the person at the terminal types; None without a terminal."""
+    if not sys.stdin.isatty():
+        return None
+    print(f"{question} ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()

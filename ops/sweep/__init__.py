@@ -1,0 +1,1 @@
+"""`decide sweep ENV`: what a destroyed environment left behind in the account, and its removal."""
