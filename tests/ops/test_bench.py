@@ -31,7 +31,7 @@ def _rows() -> list[dict[str, Any]]:
     broken = {"type": "noul", "instructions": "Does something not work?"}
     urgency = {"type": "score", "instructions": "How urgent?", "criteria": ["Can wait", "This week", "Today"]}
     states = ("I was charged twice.", "The password is refused.", "The bill is wrong.", "I cannot log in.")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": f"q{n}",
             "family": "queue",
