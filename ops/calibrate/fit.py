@@ -205,14 +205,15 @@ def fit_temperature(sample: Sample) -> Temperature:
 def folds(groups: Sequence[str], count: int = FOLDS) -> Integers:
     """A fold from 0 to `count` - 1 for each row, (rows,): whole groups, about as many rows in each, always the same.
 
-    Groups come in the order of their names' hash, and each goes to the fold that has the fewest rows.
+    The largest group comes first, equal ones in the order of their names' hash; each goes to the fold with the fewest
+    rows.
     """
     sizes: dict[str, int] = {}
     for group in groups:
         sizes[group] = sizes.get(group, 0) + 1
     filled = [0] * count
     chosen: dict[str, int] = {}
-    for group in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+    for group in sorted(sizes, key=lambda name: (-sizes[name], hashlib.sha256(name.encode()).digest())):
         chosen[group] = filled.index(min(filled))
         filled[chosen[group]] += sizes[group]
     return np.array([chosen[group] for group in groups], dtype=np.int64)

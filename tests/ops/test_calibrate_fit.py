@@ -9,7 +9,10 @@ import pytest
 
 from ops.calibrate.fit import (
     FOLDS,
+    Difference,
+    Effect,
     Sample,
+    Scores,
     effect,
     fit,
     fit_temperature,
@@ -104,6 +107,8 @@ def test_folds_keep_groups_whole_and_never_change() -> None:
     counts = np.bincount(found, minlength=FOLDS)
     assert counts.max() - counts.min() <= 18  # no more than two groups
     assert set(folds(list("abcde"))) == set(range(5))
+    uneven = ["large"] * 100 + [f"small-{row // 5}" for row in range(100)]
+    assert sorted(np.bincount(folds(uneven))) == [25, 25, 25, 25, 100]
 
 
 def test_a_row_does_not_influence_its_own_temperature() -> None:
@@ -145,6 +150,17 @@ def test_how_much_is_enough(rows: int, right: int, groups: int, reason: str | No
     labels = [0] * right + [1] * (rows - right)
     sample = Sample.of([[1.0, 0.0]] * rows, labels, ["noul"] * rows, [str(row % groups) for row in range(rows)])
     assert sample.lacks() == reason
+
+
+@pytest.mark.parametrize(
+    ("nll", "ece", "pays"), [((-0.2, -0.1), -0.01, True), ((-0.2, 0.01), -0.01, False), ((-0.2, -0.1), 0.01, False)]
+)
+def test_it_pays_where_the_likelihood_surely_improves_and_the_calibration_is_no_worse(
+    nll: tuple[float, float], ece: float, pays: bool
+) -> None:
+    score = Scores(1, 1, 1)
+    found = Effect(9, 3, score, score, nll=Difference(-0.1, *nll), ece=Difference(ece, -0.1, 0.1))
+    assert found.pays is pays
 
 
 def test_what_was_calibrated_already_does_not_pay() -> None:

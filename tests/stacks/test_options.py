@@ -12,6 +12,7 @@ from aws_cdk import App, Stack
 from stacks import builds
 from stacks.config import PROD, STAGING, Environment, TextEndpoint
 from stacks.models import HubModel
+from stacks.stage import build
 from tests.stacks.conftest import OPTIONS, Synthesise, Templates, path_of, text
 
 CAPTURE = "data-capture/decision-endpoints-options-captured"
@@ -52,6 +53,14 @@ def test_calibrations_are_part_of_what_the_model_build_is_made_from(options: Tem
         variables = templates.one("AWS::CodeBuild::Project", "ModelBuild/")["Environment"]["EnvironmentVariables"]
         assert {v["Name"]: v["Value"] for v in variables}.get("MODEL_CALIBRATIONS") == expected
     assert options.container("Captured")["Environment"]["SEMIF_CALIBRATION"] == "support"
+
+
+def test_the_model_builds_source_has_the_calibrations(tmp_path: Path) -> None:
+    app = App(outdir=str(tmp_path))
+    build(app, OPTIONS)
+    app.synth()
+    (found,) = tmp_path.glob("asset.*/tests/stacks/calibrations/options.json")
+    assert (found.parents[3] / "stacks/model_build/buildspec.yml").exists()
 
 
 def test_other_calibrations_are_another_source_and_so_another_build(
