@@ -29,6 +29,10 @@ class FailedError(OpsError):
     exit_status = FAILED
 
 
+_NO_CREDENTIALS = (
+    "there are no AWS credentials: log in (aws sso login) and set AWS_PROFILE, or set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY"
+)
 _LOG_IN = "log in again (aws sso login, or new keys) and set AWS_PROFILE"
 _ADVICE = {
     "AccessDenied": "the credentials may not do this: ask for the permission",
@@ -39,7 +43,7 @@ _ADVICE = {
     "RequestExpired": "the request is older than AWS allows: set this machine's clock",
     "SignatureDoesNotMatch": "the secret key is wrong, or this machine's clock is: check both",
     "InvalidClientTokenId": f"AWS does not know these credentials: {_LOG_IN}",
-    "UnrecognizedClientException": f"AWS does not know these credentials in this region: {_LOG_IN}, and check the region",
+    "UnrecognizedClientException": f"AWS does not know these credentials in this region: check both, or {_LOG_IN}",
     "OptInRequired": "the account has not enabled this region: enable it, or choose another",
     "ThrottlingException": "AWS asks for fewer requests: wait a minute and try again",
     "TooManyRequestsException": "AWS asks for fewer requests: wait a minute and try again",
@@ -49,11 +53,7 @@ _ADVICE = {
 }
 # The clients' errors, which have no code: the first class that fits.
 _CLIENT_ADVICE: tuple[tuple[type[BotoCoreError], str], ...] = (
-    (
-        botocore.exceptions.NoCredentialsError,
-        "there are no AWS credentials: log in (aws sso login) and set AWS_PROFILE, or set AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY",
-    ),
+    (botocore.exceptions.NoCredentialsError, _NO_CREDENTIALS),
     (botocore.exceptions.NoRegionError, "there is no AWS region: set AWS_REGION, or a region in the profile"),
     (botocore.exceptions.ProfileNotFound, "set AWS_PROFILE to one of `aws configure list-profiles`"),
     (botocore.exceptions.TokenRetrievalError, "log in again: aws sso login"),

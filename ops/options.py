@@ -20,7 +20,7 @@ EndpointUrl = Annotated[
 ]
 EndpointName = Annotated[
     str | None,
-    typer.Option("--endpoint", metavar="NAME", help="Which of the environment's endpoints, as stacks/config.py names it."),
+    typer.Option("--endpoint", metavar="NAME", help="Which endpoint of the environment, as stacks/config.py names it."),
 ]
 Local = Annotated[
     str | None,
