@@ -40,9 +40,12 @@ def ask(labelled: Sequence[Labelled], decide: Decide, *, concurrency: int) -> As
     Raises the error of a target that cannot be reached at all: the first rows would only say so one after another.
     """
     reached = Event()
+    unreachable: list[UnreachableError] = []
     answered_by: dict[str, Mapping[str, Any]] = {}
 
     def one(row: Labelled) -> Row:
+        if unreachable:
+            raise unreachable[0]
         started = time.perf_counter()
         answer, error = None, None
         try:
@@ -53,6 +56,7 @@ def ask(labelled: Sequence[Labelled], decide: Decide, *, concurrency: int) -> As
             answered_by.setdefault(json.dumps(by, sort_keys=True), by)
         except UnreachableError as raised:
             if not reached.is_set():
+                unreachable.append(raised)
                 raise
             seconds, error = time.perf_counter() - started, str(raised)
         except DecisionError as raised:

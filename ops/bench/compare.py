@@ -32,6 +32,8 @@ class Comparison:
     brier: Difference | None
     client_seconds: Difference | None
     model_seconds: Difference | None
+    # Where fewer were evaluated, because more had been before, less time is no speed.
+    evaluated_tokens: Difference | None
 
 
 def compare(run: Run, other: Run) -> Comparison:
@@ -61,6 +63,7 @@ def compare(run: Run, other: Run) -> Comparison:
         brier=_of_answered(both, brier),
         client_seconds=_of_answered(both, lambda row, _: row.client_seconds),
         model_seconds=_of_answered(both, lambda _, answer: answer.model_seconds),
+        evaluated_tokens=_of_answered(both, lambda _, answer: answer.input_tokens - answer.cached_tokens),
     )
 
 

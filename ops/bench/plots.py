@@ -51,7 +51,7 @@ def reliability(runs: Sequence[Run]) -> str:
             found = bins(run.rows)
             x, y = [each.confidence for each in found], [each.accuracy for each in found]
             area = [12 + 160 * each.rows / len(run.rows) for each in found]
-            axes.plot(x, y, color=colour, linewidth=1.5)
+            axes.plot(x, y, color=colour, linewidth=1, alpha=0.4)
             axes.scatter(x, y, s=area, color=colour, label=run.configuration, zorder=3)
         axes.set(xlim=(0, 1.02), ylim=(-0.03, 1.03), xlabel="probability of the chosen option", ylabel="share right")
         _legend(axes, "upper left")

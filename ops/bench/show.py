@@ -50,7 +50,7 @@ def family_rows(found: Metrics) -> list[tuple[str, ...]]:
 def sentences(found: Metrics) -> list[str]:
     """The scores beside accuracy, each with what it is."""
     low, high = found.resampled
-    said = [f"Accuracy of 95 % of resamples of whole groups: {percent(low)} to {percent(high)}."]
+    said = [f"Accuracy over resamples of whole groups, 95 %: {percent(low)} to {percent(high)}."]
     if found.brier is not None and found.ece is not None:
         said.append(
             f"Brier score {found.brier:.3f} (0 to 2), expected calibration error {found.ece:.3f} ({BINS} equal bins); "
@@ -73,7 +73,7 @@ def differences(run: Run, other: Run, comparison: Comparison) -> list[str]:
         f"{run.configuration} minus {other.configuration}, over {comparison.rows} rows that both were asked:",
         (
             f"  accuracy {_points(comparison.accuracy)}, McNemar's exact p {comparison.mcnemar_p:.3g} (right only in "
-            f"the one {comparison.only_right_here}, only in the other {comparison.only_right_there})"
+            f"the first: {comparison.only_right_here}, only in the second: {comparison.only_right_there})"
         ),
     ]
     if comparison.brier is not None:
@@ -81,6 +81,8 @@ def differences(run: Run, other: Run, comparison: Comparison) -> list[str]:
     for name, difference in (("client", comparison.client_seconds), ("model", comparison.model_seconds)):
         if difference is not None:
             said.append(f"  mean {name} latency {signed(difference, ' s')}")
+    if comparison.evaluated_tokens is not None:
+        said.append(f"  mean tokens evaluated {signed(comparison.evaluated_tokens, digits=1)}; the others were reused")
     said.append(
         f"  another choice in {comparison.other_choice} of them, another prompt in {comparison.other_prompt}; "
         "intervals: 95 % of resampled groups"
@@ -108,9 +110,10 @@ def seconds(value: float) -> str:
     return f"{value:.3f} s"
 
 
-def signed(difference: Difference, unit: str = "") -> str:
+def signed(difference: Difference, unit: str = "", *, digits: int = 3) -> str:
     """With its interval."""
-    return f"{difference.value:+.3f}{unit} ({difference.low:+.3f} to {difference.high:+.3f})"
+    value, low, high = (f"{each:+.{digits}f}" for each in (difference.value, difference.low, difference.high))
+    return f"{value}{unit} ({low} to {high})"
 
 
 def percent(share: float | None) -> str:

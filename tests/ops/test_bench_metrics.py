@@ -173,7 +173,7 @@ def test_runs_are_compared_over_the_rows_that_both_asked() -> None:
     here = run(*FOUR)
     there = run(
         row("4", "2", {"0": 0.8, "1": 0.1, "2": 0.1}, family="b", question_type="score"),
-        row("2", "x", {"x": 0.4, "y": 0.6}, client_seconds=0.1),
+        row("2", "x", None, client_seconds=0.1, answer=answer({"x": 0.4, "y": 0.6}, cached_tokens=90), error=None),
         row("3", "x", {"x": 0.9, "y": 0.1}),
     )
     found = compare(here, there)
@@ -185,6 +185,9 @@ def test_runs_are_compared_over_the_rows_that_both_asked() -> None:
     assert found.brier.value == pytest.approx((0.14 - 1.46) / 2)
     assert found.client_seconds is not None
     assert found.client_seconds.value == pytest.approx((0.4 - 0.1) / 2)
+    # 60 instead of 10 in row 2, which the other run had seen before.
+    assert found.evaluated_tokens is not None
+    assert found.evaluated_tokens.value == 25
 
 
 def test_runs_that_cannot_be_compared_are_refused() -> None:
