@@ -1,82 +1,94 @@
-"""Asks a target the labelled decisions, and keeps what the fits need of its answers."""
+"""What the fits need of a run's answers, and of the answers in several orders, which no run has."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ops.calibrate.fit import Sample
-from ops.calibrate.labelled import Labelled
+from ops.bench.ask import ask
+from ops.bench.run_file import FORMAT, Row, read_run
+from ops.calibrate.fit import ROWS, Sample
+from ops.calibrate.labelled import Labelled, read_labelled
 from ops.calibrate.order_effect import Asked
-from ops.errors import FailedError, OpsError, UsageError
+from ops.errors import FailedError, UsageError
 from ops.output import progress
 
-# One plain decision D to the wire's R. Raises OpsError.
+# One plain decision D to the wire's R. Raises DecisionError.
 Decide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The logits of labelled decisions, and of which model and prompt they are."""
+    """The logits of labelled decisions, of which model and prompt they are, and of which file."""
 
     sample: Sample
     fitted_for: Mapping[str, str]
+    source: Mapping[str, str]
 
 
-def answers_of(rows: Sequence[Labelled], results: Sequence[Mapping[str, Any]]) -> Answers:
-    """From one result (the wire's `R`) for each row.
+def is_run(path: Path) -> bool:
+    """Whether the file is a run of `decide bench`, not labelled decisions: one document that says so."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
-    Raises UsageError where they are of several models or prompts, or averaged over orders.
+
+def answers_of_run(path: Path) -> Answers:
+    """The answers of a run file. Raises UsageError and FailedError as `answers_of` does."""
+    run = read_run(path)
+    return answers_of(run.rows, run.answered_by, {"file": run.dataset.file, "sha256": run.dataset.sha256})
+
+
+def ask_labelled(path: Path, decide: Decide, *, concurrency: int) -> Answers:
+    """Ask every row of a file, several at a time.
+
+    Raises UsageError for a wrong file, FailedError where it has too few rows, before it asks, or where some are not
+    answered, and DecisionError where nobody can be reached.
     """
-    fitted_for = {(str(result["model"]["gguf_sha256"]), str(result["prompt_version"])) for result in results}
+    file = read_labelled(path)
+    if len(file.rows) < ROWS:
+        raise FailedError(f"too little to fit a temperature: {len(file.rows)} rows, at least {ROWS} are needed")
+    asked = ask(file.rows, decide, concurrency=concurrency)
+    return answers_of(asked.rows, asked.answered_by, {"file": file.name, "sha256": file.sha256})
+
+
+def answers_of(rows: Sequence[Row], answered_by: Sequence[Mapping[str, Any]], source: Mapping[str, str]) -> Answers:
+    """From a run's rows.
+
+    Raises FailedError where one was not answered, which the fit would miss, and UsageError where the answers are of
+    several models or prompts.
+    """
+    if unanswered := [row for row in rows if row.error is not None]:
+        raise FailedError(
+            f"{len(unanswered)} of {len(rows)} rows were not answered, the first, {unanswered[0].id!r}, because: "
+            f"{unanswered[0].error}"
+        )
+    fitted_for = {(str(by["model"]["gguf_sha256"]), str(by["prompt_version"])) for by in answered_by}
     if len(fitted_for) != 1:
         found = "; ".join(f"{prompt} of the model with sha256 {sha256}" for sha256, prompt in sorted(fitted_for))
-        raise UsageError(f"the answers are of several models or prompts: {found}")
-    if any("permutations" in result for result in results):
-        raise UsageError(
-            "the answers are averages over orders of the options; a temperature is fitted on single orders"
-        )
+        raise UsageError(f"the answers are of several models or prompts: {found or 'none is said'}")
     ((sha256, prompt_version),) = fitted_for
+    answered = [(row, row.answer) for row in rows if row.answer is not None]
     return Answers(
         Sample.of(
             # The model's own, whatever the answer was calibrated by.
-            [result["option_logits"] for result in results],
-            [_place(row, result) for row, result in zip(rows, results, strict=True)],
-            [row.question_type for row in rows],
-            [row.group for row in rows],
+            [[answer.logits[option] for option in row.options] for row, answer in answered],
+            [row.options.index(row.expected) for row, _ in answered],
+            [row.question_type for row, _ in answered],
+            [row.group for row, _ in answered],
         ),
         {"gguf_sha256": sha256, "prompt_version": prompt_version},
+        source,
     )
 
 
-def ask(rows: Sequence[Labelled], decide: Decide, *, concurrency: int) -> Answers:
-    """Ask every row, several at a time.
-
-    Raises the first error where none is answered, and FailedError where some are not: the fit would miss them.
-    """
-    failed: list[OpsError] = []
-
-    def one(row: Labelled) -> Mapping[str, Any] | None:
-        try:
-            return decide(row.decision)
-        except OpsError as error:
-            failed.append(error)
-            return None
-
-    with ThreadPoolExecutor(concurrency) as pool, progress() as bar:
-        found = list(bar.track(pool.map(one, rows), total=len(rows), description="asking"))
-    if len(failed) == len(rows):
-        raise failed[0]
-    if failed:
-        raise FailedError(f"{len(failed)} of {len(rows)} rows were not answered, the first because {failed[0]}")
-    return answers_of(rows, [result for result in found if result is not None])
-
-
 def ask_both_ways(rows: Sequence[Labelled], decide: Decide, *, orders: int) -> list[Asked]:
-    """Ask every row in its own order and averaged over `orders`, one request after the other. Raises OpsError.
+    """Ask every row in its own order and averaged over `orders`, one request after the other. Raises DecisionError.
 
     Who asks second finds the state evaluated already, so which way comes first alternates from one new state to the
     next, and only the first of them counts for the cost.
@@ -92,7 +104,7 @@ def ask_both_ways(rows: Sequence[Labelled], decide: Decide, *, orders: int) -> l
             single, averaged = _in_turn(row.decision, decide, orders, single_first=single_first)
             asked.append(
                 Asked(
-                    label=_place(row, single),
+                    label=row.label,
                     question_type=row.question_type,
                     group=row.group,
                     single=single["probabilities"],
@@ -113,12 +125,6 @@ def _in_turn(
         return single, decide({**decision, "permutations": orders})
     averaged = decide({**decision, "permutations": orders})
     return decide(decision), averaged
-
-
-def _place(row: Labelled, result: Mapping[str, Any]) -> int:
-    """The label's index in the answer."""
-    expected = row.decision["options"][row.label]["id"]
-    return list(result["option_ids"]).index(expected)
 
 
 def _cost(result: Mapping[str, Any]) -> tuple[int, float]:

@@ -37,11 +37,12 @@ def orders(
     from ops.calibrate.answers import ask_both_ways  # noqa: PLC0415
     from ops.calibrate.labelled import read_labelled  # noqa: PLC0415
     from ops.calibrate.order_effect import order_effect  # noqa: PLC0415
-    from ops.calibrate.target import decide_by  # noqa: PLC0415
     from ops.output import show_json  # noqa: PLC0415
+    from ops.target import client_for  # noqa: PLC0415
 
     rows = read_labelled(labelled).rows
-    found = order_effect(ask_both_ways(rows, decide_by(env, endpoint, endpoint_url, local), orders=count))
+    with client_for(env, endpoint, endpoint_url, local) as client:
+        found = order_effect(ask_both_ways(rows, client.decide, orders=count))
     if as_json:
         show_json(order_report.document(found, count))
     else:

@@ -89,6 +89,33 @@ def test_a_temperature_is_found_written_and_served(
     assert (entry["evidence"]["rows"], entry["evidence"]["file"]) == (ROWS, "labelled.jsonl")
     assert entry["evidence"]["out_of_fold"]["after"]["nll"] < entry["evidence"]["out_of_fold"]["before"]["nll"]
 
+    # A run of the same rows gives the same, and nobody is asked.
+    run, other = tmp_path / "run.json", tmp_path / "other.json"
+    assert main(["bench", str(labelled), "--local", adapter.url, "--output", str(run), "--concurrency", "4"]) == 0
+    from_run = ["calibrate", str(run), "--name", "cases", "--output", str(other)]
+    assert main(from_run) == 0
+    assert json.loads(other.read_text()) == {"cases": entry}
+    capsys.readouterr()
+    assert main([*from_run, "--replace", "--local", adapter.url]) == 2
+    assert "run.json is a run, which was asked already: leave out ENV" in capsys.readouterr().err
+    document = json.loads(run.read_text())
+    for change, status, message in (
+        (
+            {"rows": [{**document["rows"][0], "answer": None, "error": "too long"}, *document["rows"][1:]]},
+            1,
+            "too long",
+        ),
+        (
+            {"answered_by": [*document["answered_by"], {"model": {"gguf_sha256": "0"}, "prompt_version": "v"}]},
+            2,
+            "several",
+        ),
+        ({"answered_by": []}, 2, "none is said"),
+    ):
+        run.write_text(json.dumps({**document, **change}))
+        assert main([*from_run, "--replace"]) == status
+        assert message in capsys.readouterr().err
+
     # The same name is not written over, and nothing is asked for that: nobody answers here.
     again = [*command[:2], "--local", f"http://127.0.0.1:{free_port()}", *command[4:]]
     assert main(again) == 2

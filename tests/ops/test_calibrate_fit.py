@@ -88,15 +88,15 @@ def test_scores_by_hand() -> None:
     found = scores(log_p, np.array([0, 1, 0]))
     assert found.nll == pytest.approx(-(math.log(0.9) + math.log(0.4) + math.log(0.62)) / 3)
     assert found.brier == pytest.approx((2 * 0.01 + 2 * 0.36 + 2 * 0.38**2) / 3)
-    # 0.9 lies in bin 13 of 15 (right: a gap of -0.1), 0.6 in bin 8 (wrong: 0.6), 0.62 in bin 9 (right: -0.38).
+    # Three bins: 0.9 is right (a gap of -0.1), 0.6 wrong (0.6), 0.62 right (-0.38).
     assert found.ece == pytest.approx((0.1 + 0.6 + 0.38) / 3)
 
 
 def test_gaps_cancel_within_a_bin_and_one_belongs_to_the_last() -> None:
-    log_p = np.log(np.array([[0.7, 0.3], [0.72, 0.28], [1.0, 1e-300]]))
+    log_p = np.log(np.array([[0.72, 0.28], [0.74, 0.26], [1.0, 1e-300]]))
     found = gaps(log_p, np.array([0, 1, 1]))
-    assert found.sum(axis=0)[10] == pytest.approx(-0.3 + 0.72)
-    assert found[2].tolist() == [0] * 14 + [1]
+    assert found.sum(axis=0)[7] == pytest.approx(-0.28 + 0.74)
+    assert found[2].tolist() == [0] * 9 + [1]
 
 
 def test_folds_keep_groups_whole_and_never_change() -> None:
