@@ -170,14 +170,15 @@ def test_mcnemar_is_exact() -> None:
 
 
 def test_runs_are_compared_over_the_rows_that_both_asked() -> None:
-    here = run(*FOUR)
+    here = run(*FOUR, row("5", "x", {"x": 0.3, "y": 0.7}))
     there = run(
+        row("5", "x", None),
         row("4", "2", {"0": 0.8, "1": 0.1, "2": 0.1}, family="b", question_type="score"),
         row("2", "x", None, client_seconds=0.1, answer=answer({"x": 0.4, "y": 0.6}, cached_tokens=90), error=None),
         row("3", "x", {"x": 0.9, "y": 0.1}),
     )
     found = compare(here, there)
-    assert (found.rows, found.only_right_here, found.only_right_there) == (3, 1, 1)
+    assert (found.rows, found.only_right_here, found.only_right_there) == (4, 1, 1)
     assert (found.answered, found.other_choice) == (2, 1)
     assert found.accuracy.value == 0
     # Row 4: 0.14 instead of 0.64 + 0.01 + 0.81; row 2: the same.
