@@ -21,6 +21,9 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from ops.bench.run_file import read_run
+from ops.cli import main
+from ops.cli import main as operators_command
 from stacks.config import LOCAL
 from tests.deploy.conftest import Cdk
 from tests.emulator_fixture import EMULATOR_PYTHON, ROOT, Emulator
@@ -109,6 +112,78 @@ def test_the_pipelines_verification_accepts_the_intended_model_and_no_other(
     assert wrong.stderr == f"{NAME}: {said}\n"
 
 
+def test_invoke_asks_the_environments_endpoint_row_by_row(
+    emulator: Emulator, outputs: dict[str, str], tmp_path: Path
+) -> None:
+    decision = EXAMPLE["decision"]
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
+    rows.write_text("\n".join(map(json.dumps, (decision, {**decision, "id": ""}))))
+    options = ("--endpoint-url", emulator.endpoint_url, "-i", str(rows), "-o", str(output))
+    assert main(["invoke", "local", *options]) == 1
+    (answered,) = map(json.loads, output.read_text().splitlines())
+    assert answered["result"]["probabilities"] == pytest.approx(decide(emulator)["probabilities"], abs=1e-3)
+    (failed,) = map(json.loads, (tmp_path / "answers.failures.jsonl").read_text().splitlines())
+    # The container's own sentence, which SageMaker wraps.
+    assert failed == {
+        "row": 2,
+        "id": "",
+        "status": 400,
+        "reason": "decision.id: String should have at least 1 character",
+    }
+
+
+def test_a_run_of_labelled_decisions_knows_the_image(
+    emulator: Emulator, outputs: dict[str, str], tmp_path: Path
+) -> None:
+    labelled, run = tmp_path / "labelled.jsonl", tmp_path / "run.json"
+    question = {"type": "noul", "instructions": "Does something not work?"}
+    labelled.write_text(json.dumps({"id": "1", "state": "I cannot log in.", "question": question, "expected": "yes"}))
+    options = ("--endpoint-url", emulator.endpoint_url, "--output", str(run))
+    assert main(["bench", str(labelled), "local", *options]) == 0
+    target = read_run(run).target
+    assert (target.described, target.image) == (f"endpoint {NAME}", outputs["CpuAdapterImageDigest"])
+
+
+def operator(emulator: Emulator, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    """The exit status of `decide ARGUMENTS --json`, and what it printed, by line where that is no one document."""
+    capsys.readouterr()
+    status = operators_command([*arguments, "--json", "--endpoint-url", emulator.endpoint_url])
+    printed = capsys.readouterr().out
+    return status, printed.splitlines() if arguments[0] == "logs" else json.loads(printed or "null")
+
+
+def verdicts(verified: dict[str, Any]) -> dict[str, str]:
+    """Of `decide verify`, by check."""
+    (found,) = verified["endpoints"]
+    return {row["check"]: row["verdict"] for row in found["rows"]}
+
+
+def test_the_operators_command_sees_what_was_deployed(
+    emulator: Emulator, outputs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, verified = operator(emulator, capsys, "verify", "local")
+    assert (status, verified["verified"]) == (0, True)
+    checks = ("last deploy", "in service", "configuration", "image", "instances", "answers", "model")
+    assert verdicts(verified) == dict.fromkeys(checks, "ok")
+
+    status, found = operator(emulator, capsys, "status", "local")
+    assert (status, found["deployed"], found["ringing"]) == (0, True, [])
+    (served,) = found["endpoints"]
+    assert served["placement"] == [{"instance_type": "ml.c6i.large", "instances": 1}]
+    assert (served["scaling"], served["images"]) == ([1, 2], [outputs["CpuAdapterImageDigest"]])
+    assert served["model"] == LOCAL.model.name
+    assert served["model_uri"].endswith(f"/{outputs['ModelPrefix']}")
+    built = {build["name"]: build["status"] for build in found["builds"]}
+    assert built == dict.fromkeys(("CpuAdapterImage", "CpuBaseImage", "ModelBuild"), "SUCCEEDED")
+
+    status, lines = operator(emulator, capsys, "logs", "local", "--build", "ModelBuild", "--filter", "Phase complete")
+    assert (status, {json.loads(line)["source"] for line in lines}) == (0, {"ModelBuild"})
+    assert "Phase complete: BUILD State: SUCCEEDED" in "".join(lines)
+    # Nothing of a stack is a leftover.
+    assert operator(emulator, capsys, "sweep", "local", "--delete", "--yes") == (1, None)
+    assert decide(emulator)["id"] == "support-route"
+
+
 def test_its_playground_asks_through_invoke_endpoint_and_gives_code_that_does(
     emulator: Emulator, outputs: dict[str, str]
 ) -> None:
@@ -172,7 +247,7 @@ def test_a_changed_variable_updates_the_endpoint_in_place(
 
 
 def test_an_update_that_does_not_start_rolls_back_and_the_endpoint_goes_on_serving(
-    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]
+    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = configs(emulator), [model["ModelName"] for model in models(emulator)]
     with pytest.raises(CdkError, match=r"AWS::SageMaker::Endpoint .*SEMIF_CACHE_BYTES"):
@@ -183,6 +258,8 @@ def test_an_update_that_does_not_start_rolls_back_and_the_endpoint_goes_on_servi
     served = endpoint(emulator)
     assert ([served["EndpointConfigName"]], served["EndpointStatus"]) == (before[0], "InService")
     assert decide(emulator)["model"]["threads"] == 1
+    status, verified = operator(emulator, capsys, "verify", "local")
+    assert (status, verdicts(verified)["last deploy"], verdicts(verified)["configuration"]) == (1, "failed", "ok")
 
 
 def test_another_model_and_a_pool_of_types_update_the_endpoint_in_place(
@@ -334,9 +411,14 @@ def test_deleting_the_resource_stops_a_running_build(runner: Runner) -> None:
     assert runner.statuses(running) == ["STOPPED"]
 
 
-def test_destroy_leaves_nothing(emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str]) -> None:
+def test_destroy_leaves_nothing(
+    emulator: Emulator, cdk_cli: Cdk, outputs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     kinds = {line.split(" ")[0] for line in leftovers(emulator.endpoint_url)}
     # The check sees what it is to miss afterwards.
     assert kinds >= {"stack", "bucket", "repository", "image", "log", "model", "endpoint", "role", "scaling"}
     cdk_cli.destroy()
     assert leftovers(emulator.endpoint_url) == []
+    status, swept = operator(emulator, capsys, "sweep", "local")
+    assert (status, swept["leftovers"], swept["kept"], swept["not_looked_at"]) == (0, [], [], [])
+    assert operator(emulator, capsys, "status", "local")[0] == 1
