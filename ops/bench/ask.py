@@ -81,7 +81,7 @@ def ask(labelled: Sequence[Labelled], decide: Decide, *, concurrency: int) -> As
         rows = tuple(bar.track(pool.map(one, labelled), total=len(labelled), description="asking"))
     wall = time.perf_counter() - started
     answered = sum(row.answer is not None for row in rows)
-    return Asked(rows, tuple(answered_by.values()), Throughput(answered, wall, concurrency))
+    return Asked(rows, tuple(answered_by.values()), Throughput(answered, round(wall, 3), concurrency))
 
 
 def _options(row: Labelled) -> tuple[str, ...]:
