@@ -22,20 +22,16 @@ from ops.verify import verify
 
 app = typer.Typer(
     name="decide",
-    help="Decision endpoints, from `will it deploy here?` to `is it right, and what does it cost?`.",
-    epilog="Exit status: 0 done, 1 a check or a row failed, 2 wrong usage or input, "
-    "3 AWS or the endpoint did not answer.",
+    help="Operate decision endpoints: check before and after a deploy, ask, measure, calibrate, price, clean up.",
+    epilog=(
+        "Exit status: 0 done, 1 a check or a row failed, 2 wrong usage or input, 3 AWS or the endpoint did not answer."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@app.callback()
-def _commands() -> None:
-    """Keep the commands' names, even where there is only one."""
 
 
 app.command()(bench)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def main() -> int:
         _step("the emulator's Python packages", EMULATOR_VENV, ["emulator.txt"], _install_emulator)
         _step("embedded model, vocabularies and templates", CACHE, ["archives.txt"], _unpack_archives)
         _step("CDK command line", ROOT / "node_modules", ["../package-lock.json"], _install_node_packages)
+        write_launcher(VENV)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 1
@@ -107,6 +109,17 @@ def _install() -> None:
     link = VENV / "bin" / "node"
     link.unlink(missing_ok=True)
     link.symlink_to(_node_directory() / "bin" / "node")
+
+
+def write_launcher(environment: Path) -> None:
+    """Write the command `decide` into the environment: it works from every folder, on the files of this one."""
+    launcher = environment / "bin" / "decide"
+    launcher.write_text(
+        "#!/bin/sh\n"
+        "# Written by tools/setup.py.\n"
+        f'PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(str(environment / "bin" / "python"))} -m ops "$@"\n'
+    )
+    launcher.chmod(0o755)
 
 
 def _install_emulator() -> None:

@@ -82,3 +82,17 @@ def test_a_step_that_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: 
     (tmp_path / "in.txt").write_text("two")
     setup._step("t", tmp_path, ["in.txt"], run)
     assert len(calls) == 3
+
+
+def test_the_launcher_works_from_any_folder(tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"
+    (environment / "bin").mkdir(parents=True)
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    setup.write_launcher(environment)
+    command = [environment / "bin" / "decide", "cost", "nowhere"]
+    clean = {**os.environ, "PYTHONPATH": "", "VIRTUAL_ENV": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("decide: there is no environment 'nowhere'; known environments: dev, ")
