@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.aws import region_of
 from stacks.checks import ConfigError
 from stacks.config import PREFIX, Environment, environment_named
 from tools.cdk import cdk_on_terminal
@@ -30,15 +31,15 @@ def say_where(session: boto3.Session, environment: Environment) -> None:
     """Print the account and region that the credentials lead to. Raises DeployError where they lead nowhere."""
     if session.get_credentials() is None:
         raise DeployError(_NO_CREDENTIALS)
-    if session.region_name is None:
+    region = region_of(environment, session)
+    if region is None:
         raise DeployError(_NO_REGION)
     try:
-        account = session.client("sts").get_caller_identity()["Account"]
+        account = session.client("sts", region_name=region).get_caller_identity()["Account"]
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"AWS does not take the credentials: {error}") from error
     print(
-        f"environment {environment.name!r}, account {environment.account or account}, "
-        f"region {environment.region or session.region_name}",
+        f"environment {environment.name!r}, account {environment.account or account}, region {region}",
         flush=True,
     )
 
@@ -83,7 +84,7 @@ def main() -> int:
         say_where(session, environment)
         if command == "up":
             return deploy(environment, cdk_on_terminal)
-        cloudformation = session.client("cloudformation", region_name=environment.region)
+        cloudformation = session.client("cloudformation", region_name=region_of(environment, session))
         return destroy(environment, cloudformation, cdk_on_terminal)
     except (ConfigError, DeployError, BotoCoreError, ClientError) as error:
         print(f"error: {error}", file=sys.stderr)

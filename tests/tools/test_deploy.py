@@ -34,6 +34,7 @@ def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Complet
 
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+NOBODY = {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
 
 
 @pytest.mark.parametrize(
@@ -42,16 +43,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
         ("nope", {}, "error: there is no environment 'nope'; known environments: dev, local, prod, staging"),
         ("dev", {}, "error: there are no AWS credentials: log in (aws sso login) and set AWS_PROFILE"),
         ("dev", KEYS, "error: there is no AWS region: set AWS_REGION"),
-        (
-            "dev",
-            {
-                **KEYS,
-                "AWS_DEFAULT_REGION": "eu-west-1",
-                "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-                "AWS_MAX_ATTEMPTS": "1",
-            },
-            "error: AWS does not take the credentials: Could not connect",
-        ),
+        ("dev", {**NOBODY, "AWS_DEFAULT_REGION": "eu-west-1"}, "error: AWS does not take the credentials: Could not"),
+        ("dev", {**NOBODY, "AWS_REGION": "eu-west-1"}, "error: AWS does not take the credentials: Could not"),
     ],
 )
 def test_without_an_account_it_says_what_it_needs(
