@@ -23,7 +23,6 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from ops.bench.run_file import read_run
 from ops.cli import main
-from ops.cli import main as operators_command
 from stacks.config import LOCAL
 from tests.deploy.conftest import Cdk
 from tests.emulator_fixture import EMULATOR_PYTHON, ROOT, Emulator
@@ -147,7 +146,7 @@ def test_a_run_of_labelled_decisions_knows_the_image(
 def operator(emulator: Emulator, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     """The exit status of `decide ARGUMENTS --json`, and what it printed, by line where that is no one document."""
     capsys.readouterr()
-    status = operators_command([*arguments, "--json", "--endpoint-url", emulator.endpoint_url])
+    status = main([*arguments, "--json", "--endpoint-url", emulator.endpoint_url])
     printed = capsys.readouterr().out
     return status, printed.splitlines() if arguments[0] == "logs" else json.loads(printed or "null")
 
