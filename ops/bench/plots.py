@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -54,7 +54,7 @@ def reliability(runs: Sequence[Run]) -> str:
             axes.plot(x, y, color=colour, linewidth=1, alpha=0.4)
             axes.scatter(x, y, s=area, color=colour, label=run.configuration, zorder=3)
         axes.set(xlim=(0, 1.02), ylim=(-0.03, 1.03), xlabel="probability of the chosen option", ylabel="share right")
-        _legend(axes, "upper left")
+        _legend(axes)
 
     return _svg("reliability", draw)
 
@@ -78,7 +78,7 @@ def latencies(runs: Sequence[Run]) -> str:
         else:
             axes.set_xlim(left=0)
         axes.set(ylim=(0, 1.02), xlabel="seconds", ylabel="share of rows")
-        _legend(axes, "lower right")
+        _legend(axes)
 
     return _svg("latency", draw)
 
@@ -102,14 +102,16 @@ def coverage(runs: Sequence[Run]) -> str:
                 label=run.configuration,
             )
         axes.set(xlim=(0, 1.02), ylim=(-0.03, 1.03), xlabel="share of rows answered", ylabel="share right of those")
-        _legend(axes, "lower left")
+        _legend(axes)
 
     return _svg("coverage", draw)
 
 
-def _legend(axes: Axes, place: Literal["upper left", "lower left", "lower right"]) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc=place, fontsize=8)
+def _legend(axes: Axes) -> None:
+    """Above the plot, where the longest name covers no line."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles and isinstance(axes.figure, Figure):
+        axes.figure.legend(handles, labels, loc="outside upper left", fontsize=8)
 
 
 def _svg(name: str, draw: Callable[[Axes], None]) -> str:
