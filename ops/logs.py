@@ -26,8 +26,6 @@ _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 _POLL_SECONDS = 2.0
 # CloudWatch shows a line some seconds after one that was written later: each poll looks this far back again.
 _OVERLAP_MILLISECONDS = 30_000
-# What a shell reports for a command that Ctrl-C ended: 128 and SIGINT's number.
-_INTERRUPTED = 130
 # The lines in which the adapter embeds its metrics for CloudWatch, twice a minute.
 _METRICS_MARK = "_aws"
 
@@ -93,24 +91,21 @@ def logs(
         raise UsageError("--endpoint and --build exclude each other: one of the two says whose log it is")
     names = [of.endpoint_name(one) for one in endpoints(of, endpoint)]
     aws = connect(of, endpoint_url)
-    try:
-        sources = [build_source(of, aws, build)] if build is not None else [_of_endpoint(name) for name in names]
-        reader = Reader(aws.client("logs"), sources, text, metrics=as_json)
-        start = int((datetime.now(timezone.utc) - age).timestamp() * 1000)
-        found = reader.newest(start, limit)
-        if not reader.groups:
-            raise FailedError(_no_group(of, aws, sources))
-        for line in found.lines:
+    sources = [build_source(of, aws, build)] if build is not None else [_of_endpoint(name) for name in names]
+    reader = Reader(aws.client("logs"), sources, text, metrics=as_json)
+    start = int((datetime.now(timezone.utc) - age).timestamp() * 1000)
+    found = reader.newest(start, limit)
+    if not reader.groups:
+        raise FailedError(_no_group(of, aws, sources))
+    for line in found.lines:
+        _show(line, as_json=as_json, several=len(sources) > 1)
+    if found.left_out:
+        note(f"{found.left_out} older lines are left out: a larger --limit shows them.")
+    if not found.lines:
+        note(f"No line in the last {since}" + (f" has {text!r}." if text is not None else "."))
+    if follow:
+        for line in reader.follow(start, found.lines):
             _show(line, as_json=as_json, several=len(sources) > 1)
-        if found.left_out:
-            note(f"{found.left_out} older lines are left out: a larger --limit shows them.")
-        if not found.lines:
-            note(f"No line in the last {since}" + (f" has {text!r}." if text is not None else "."))
-        if follow:
-            for line in reader.follow(start, found.lines):
-                _show(line, as_json=as_json, several=len(sources) > 1)
-    except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
 
 
 def duration(text: str) -> timedelta:
