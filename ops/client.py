@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import time
@@ -340,10 +341,18 @@ def _json(body: Mapping[str, Any]) -> bytes:
         raise UsageError(f"what is asked is no JSON: {error}") from error
 
 
+def finite(number: str) -> float:
+    """A number of JSON, which has no NaN, and none so large that it would be read as Infinity. Raises ValueError."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is no finite number")
+    return value
+
+
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(content)
-    except ValueError as error:
+        said = json.loads(content, parse_constant=finite, parse_float=finite)
+    except (ValueError, RecursionError) as error:
         raise DecisionError("what answers is no decision endpoint: its answer is no JSON") from error
     if not isinstance(said, dict):
         raise DecisionError("what answers is no decision endpoint: its answer is no JSON object")

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.client import CONNECTIONS, Outcome, Policy, Retry
-from ops.errors import FAILED, UNREACHABLE, OpsError, UsageError
+from ops.client import CONNECTIONS, DecisionError, Outcome, Policy, Retry
+from ops.errors import FAILED, UNREACHABLE, FailedError, OpsError, UsageError
 from ops.invoke.results import Output, failure_line, opened_failures, opened_output, write_line
 from ops.invoke.rows import BadRow, Row, load, parse_row, parse_rows
 from ops.invoke.run import Stop, ask_all, ask_one, interruptible
@@ -104,7 +104,16 @@ def invoke(
         rows = parse_rows(content, policy)
         _check_paths(source, output, failures)
         with interruptible(stop):
-            summary = _ask_rows(rows, client.decide, stop, output=output, failures=failures, concurrency=concurrency)
+            try:
+                summary = _ask_rows(
+                    rows, client.decide, stop, output=output, failures=failures, concurrency=concurrency
+                )
+            except BrokenPipeError:  # such as `| head`: nobody wants the rest
+                raise
+            except OSError as error:
+                raise FailedError(
+                    f"answers or failures cannot be written: {error.strerror}; make room and repeat the command"
+                ) from error
     _end(summary, stop, output, failures or _beside(output), as_json=as_json)
 
 
@@ -154,14 +163,19 @@ def _ask_single(row: Row, decide: Decide, target: str, *, as_json: bool) -> None
     if as_json:
         show_json({**asdict(outcome), "result": result})
         return
+    try:
+        logits = dict(zip(result["option_ids"], result["option_logits"], strict=True))
+        found = sorted(zip(result["option_ids"], result["probabilities"], strict=True), key=lambda pair: -pair[1])
+        options = [(str(name), f"{p:.4f}", f"{logits[name]:.3f}") for name, p in found]
+        facts = list(_facts(outcome, result, milliseconds))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecisionError(f"what answers is no decision endpoint: its result is not one ({error})") from error
     say(f"{row.decision.get('question')} ({target})")
     say()
-    logits = dict(zip(result["option_ids"], result["option_logits"], strict=True))
-    found = sorted(zip(result["option_ids"], result["probabilities"], strict=True), key=lambda pair: -pair[1])
     columns = ("option", "probability", "logit")
-    show_table(columns, [(name, f"{p:.4f}", f"{logits[name]:.3f}") for name, p in found], right=columns[1:])
+    show_table(columns, options, right=columns[1:])
     say()
-    for label, text in _facts(outcome, result, milliseconds):
+    for label, text in facts:
         say(f"{label:<9} {text}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ops.client import Policy
+from ops.client import Policy, finite
 from ops.errors import UsageError
 
 # Keys of a row that are not sent.
@@ -87,7 +87,7 @@ def parse_row(number: int, line: bytes, policy: Policy) -> Row | BadRow:
 def load(text: bytes) -> Any:
     """JSON as the adapter reads it: no NaN, no key twice. Raises UsageError."""
     try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(text.decode(), parse_constant=finite, parse_float=finite, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8 at byte {error.start + 1}") from error
     except json.JSONDecodeError as error:
@@ -134,10 +134,6 @@ def _option_ids(decision: Mapping[str, Any]) -> list[str]:
 def _kind(value: Any) -> str:
     names = {list: "JSON array", str: "JSON string", bool: "JSON boolean", type(None): "JSON null"}
     return names.get(type(value), "JSON number")
-
-
-def _refuse_constant(name: str) -> Any:
-    raise UsageError(f"not JSON: {name} is no number of JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

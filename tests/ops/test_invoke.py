@@ -128,7 +128,7 @@ def test_every_row_of_a_file_is_answered_or_has_failed(
         2: (None, None, "not JSON: Unterminated string starting at column 8"),
         6: (None, None, "the row is a JSON array; it must be a JSON object"),
         7: ("case-4", None, "fallback 'review' is none of the decision's options ('refund', 'repair')"),
-        8: (None, None, "not JSON: NaN is no number of JSON"),
+        8: (None, None, "not JSON that can be read: NaN is no finite number"),
         9: (None, None, "key 'id' occurs twice"),
         10: ("case-5", None, "min_probability is 2; it must be a number from 0 to 1"),
     }
@@ -373,3 +373,57 @@ def test_an_answer_without_probabilities_is_a_failure(tmp_path: Path) -> None:
         assert main(["invoke", "--local", server.url, "-i", str(path), "-o", str(output), "--concurrency", "1"]) == 1
     assert [line["row"] for line in _lines(output)] == [2]
     assert [line["row"] for line in _lines(tmp_path / "answers.failures.jsonl")] == [1]
+
+
+@pytest.mark.parametrize("found", ["NaN", "Infinity", "1e999", "[" * 100_000])
+def test_an_answer_with_what_no_json_has_is_a_failure_and_the_run_goes_on(tmp_path: Path, found: str) -> None:
+    def odd(decision: Mapping[str, Any], before: int) -> tuple[int, Mapping[str, str], Any]:
+        whole = json.dumps({"result": {**result(decision), "forward_seconds": 0.5}})
+        return 200, {}, (whole if before else whole.replace("0.5}", found + "}")).encode()
+
+    path, output = _write(tmp_path / "rows.jsonl", [_decision(1), _decision(2)]), tmp_path / "answers.jsonl"
+    with scripted(odd) as server:
+        assert main(["invoke", "--local", server.url, "-i", str(path), "-o", str(output), "--concurrency", "1"]) == 1
+    assert [line["row"] for line in _lines(output)] == [2]
+    (failure,) = _lines(tmp_path / "answers.failures.jsonl")
+    assert failure["reason"] == "what answers is no decision endpoint: its answer is no JSON"
+
+
+def test_a_number_beyond_all_floats_is_a_bad_row(endpoint: Scripted, tmp_path: Path) -> None:
+    rows = ['{"id": 1e999, "state": "s"}', _decision(2)]
+    path, output = _write(tmp_path / "rows.jsonl", rows), tmp_path / "answers.jsonl"
+    assert main(["invoke", "--local", endpoint.url, "-i", str(path), "-o", str(output)]) == 1
+    (failure,) = _lines(tmp_path / "answers.failures.jsonl")
+    assert (failure["row"], failure["reason"]) == (1, "not JSON that can be read: 1e999 is no finite number")
+    assert [line["row"] for line in _lines(output)] == [2]
+
+
+def test_one_answer_without_what_is_shown_is_one_sentence(
+    endpoint: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path / "one.json", [_decision()])
+    assert main(["invoke", "--local", endpoint.url, "-i", str(path)]) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "decide: what answers is no decision endpoint: its result is not one ('option_logits')\n"
+
+
+def test_a_full_disk_ends_the_run_and_costs_no_row(endpoint: Scripted, tmp_path: Path) -> None:
+    path, output = _write(tmp_path / "rows.jsonl", [_decision(n) for n in range(1, 41)]), tmp_path / "answers.jsonl"
+    command = [sys.executable, "-m", "ops", "invoke", "--local", endpoint.url, "-i", str(path), "-o", str(output)]
+    # No file may grow beyond 2 KiB, about nine answers; the disk's end is an OSError of the same write.
+    full = subprocess.run(
+        ["bash", "-c", 'ulimit -f 2; exec "$@"', "bash", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert full.returncode == 1
+    assert full.stderr == (
+        "decide: answers or failures cannot be written: File too large; make room and repeat the command\n"
+    )
+    assert output.stat().st_size == 2048  # the last line is torn
+    assert main(command[3:]) == 0
+    assert sorted(line["row"] for line in _lines(output)) == list(range(1, 41))
