@@ -41,9 +41,9 @@ def result(**changed: Any) -> dict[str, Any]:
 def test_a_row_says_why_it_has_no_answer_and_the_others_go_on() -> None:
     found: Mapping[str, Any] = {
         "too long": DecisionError("the prompt has 9000 tokens", status=413),
-        "gone": UnreachableError("nobody listens"),
         "half": result(probabilities=[0.5, 0.4]),
         "not a number": result(probabilities=[float("nan"), 1.0]),
+        "negative": result(probabilities=[-0.5, 1.5]),
         "others": result(option_ids=["y", "x"]),
         "one": result(probabilities=[1.0]),
         "no mass": {name: value for name, value in result().items() if name != "allowed_token_mass"},
@@ -61,9 +61,9 @@ def test_a_row_says_why_it_has_no_answer_and_the_others_go_on() -> None:
     errors = {row.id: row.error for row in asked.rows}
     assert errors == {
         "too long": "the prompt has 9000 tokens",
-        "gone": "nobody listens",
         "half": "the answer's probabilities are no distribution",
         "not a number": "the answer's probabilities are no distribution",
+        "negative": "the answer's probabilities are no distribution",
         "others": "the answer's options are not those that were asked",
         "one": errors["one"],  # in Python's words
         "no mass": "the answer is none of a decision endpoint: 'allowed_token_mass'",
@@ -97,3 +97,15 @@ def test_who_cannot_be_reached_is_asked_no_further() -> None:
     with pytest.raises(UnreachableError, match="does not exist"):
         ask([labelled(str(n)) for n in range(50)], decide, concurrency=1)
     assert asked == ["0"]
+
+
+@pytest.mark.parametrize("first", [result(), DecisionError("the prompt has 9000 tokens", status=413)])
+def test_who_answered_once_and_is_gone_costs_the_rows_only(first: Any) -> None:
+    def decide(decision: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = first if decision["id"] == "1" else UnreachableError("nobody listens")
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    asked = ask([labelled("1"), labelled("2")], decide, concurrency=1)
+    assert asked.rows[1].error == "nobody listens"

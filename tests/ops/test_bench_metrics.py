@@ -191,6 +191,15 @@ def test_runs_are_compared_over_the_rows_that_both_asked() -> None:
     assert found.evaluated_tokens.value == 25
 
 
+def test_who_alone_is_right_is_counted_for_each_run() -> None:
+    right, wrong = {"x": 0.9, "y": 0.1}, {"x": 0.1, "y": 0.9}
+    here = run(row("1", "x", right), row("2", "x", right), row("3", "x", wrong), row("4", "x", right))
+    there = run(row("1", "x", wrong), row("2", "x", wrong), row("3", "x", right), row("4", "x", right))
+    found = compare(here, there)
+    assert (found.only_right_here, found.only_right_there, found.accuracy.value) == (2, 1, 0.25)
+    assert found.mcnemar_p == 1
+
+
 def test_runs_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(
         UsageError, match=r"rows\.jsonl with SHA-256 111111111111, the other of rows\.jsonl with SHA-256 2"
