@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ops.bench.compare import compare, mcnemar
 from ops.bench.metrics import (
@@ -90,6 +92,21 @@ def test_scores_by_hand() -> None:
     # The row without answer waited 9 s, and is not what answers take.
     assert found.client is not None
     assert found.client.p50 == pytest.approx(0.2)
+
+
+@given(st.lists(st.tuples(st.integers(2, 10), st.integers(0, 9), st.sampled_from("abc")), min_size=1, max_size=30))
+def test_a_run_that_is_right_and_sure_of_it_has_no_error(drawn: list[tuple[int, int, str]]) -> None:
+    rows = []
+    for number, (levels, level, group) in enumerate(drawn):
+        expected = str(level % levels)
+        probabilities = {str(each): float(str(each) == expected) for each in range(levels)}
+        rows.append(row(str(number), expected, probabilities, group=group, question_type="score"))
+    found = metrics(rows)
+    assert (found.accuracy.share, found.accuracy.high, found.brier, found.ece, found.ordinal_error) == (1, 1, 0, 0, 0)
+    assert found.accuracy.low < 1
+    assert all((each.coverage, each.accuracy) == (1, 1) for each in found.coverage)
+    assert mistakes(rows) == ()
+    assert compare(run(*rows), run(*rows)).accuracy.value == 0
 
 
 def test_nothing_answered_is_no_score_and_no_error() -> None:
