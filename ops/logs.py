@@ -100,7 +100,7 @@ def logs(
     for line in found.lines:
         _show(line, as_json=as_json, several=len(sources) > 1)
     if found.left_out:
-        note(f"{found.left_out} older lines are left out: a larger --limit shows them.")
+        note(f"Older lines left out: {found.left_out}; a larger --limit shows them.")
     if not found.lines:
         note(f"No line in the last {since}" + (f" has {text!r}." if text is not None else "."))
     if follow:

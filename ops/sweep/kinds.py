@@ -226,7 +226,7 @@ def _repositories(client: Any, environment: Environment, _region: str) -> Iterat
             environment, name, _tags(client.list_tags_for_resource(resourceArn=repository["repositoryArn"])["tags"])
         ):
             images = {image["imageDigest"] for image in pages(client, "list_images", "imageIds", repositoryName=name)}
-            yield Thing("repository", name, f"{len(images)} images")
+            yield Thing("repository", name, _count(len(images), "image"))
 
 
 def _buckets(client: Any, environment: Environment, region: str) -> Iterator[Thing]:
@@ -238,7 +238,11 @@ def _buckets(client: Any, environment: Environment, region: str) -> Iterator[Thi
         location = client.get_bucket_location(Bucket=name).get("LocationConstraint") or "us-east-1"
         if {"EU": "eu-west-1"}.get(location, location) == region:
             sizes = [version.get("Size", 0) for version in _versions(client, name)]
-            yield Thing("bucket", name, f"{len(sizes)} object versions, {sum(sizes) / _GIB:.2f} GiB")
+            yield Thing("bucket", name, f"{_count(len(sizes), 'object version')}, {sum(sizes) / _GIB:.2f} GiB")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _bucket_tags(client: Any, name: str) -> dict[str, str]:

@@ -101,7 +101,7 @@ def test_the_limit_keeps_the_newest_and_says_what_is_left_out(
 ) -> None:
     lines, said = shown(emulator, capsys, "--limit", "2")
     assert [line.split()[2] for line in lines] == ["second", "/invocations"]
-    assert said == "1 older lines are left out: a larger --limit shows them.\n"
+    assert said == "Older lines left out: 1; a larger --limit shows them.\n"
 
 
 def test_one_endpoint_an_age_and_a_text(emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_follow_shows_each_new_line_once_until_ctrl_c(emulator: Emulator) -> Non
         ["new", "2"],
     ]
     assert rest == ""
-    assert errors == "1 older lines are left out: a larger --limit shows them.\n"
+    assert errors == "Older lines left out: 1; a larger --limit shows them.\n"
 
 
 def test_a_late_line_is_shown_though_newer_ones_have_been(monkeypatch: pytest.MonkeyPatch) -> None:
