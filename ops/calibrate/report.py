@@ -34,7 +34,7 @@ def verdict(found: Fit) -> str:
     """Whether it pays, in a sentence."""
     effect = found.typed
     says = (
-        f"the log likelihood's loss changes by {_signed(effect.nll)} nats out of fold, the calibration error by "
+        f"the negative log likelihood changes by {_signed(effect.nll)} nats out of fold, the calibration error by "
         f"{_signed(effect.ece)}"
     )
     if effect.pays:

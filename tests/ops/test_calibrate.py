@@ -74,7 +74,7 @@ def test_a_temperature_is_found_written_and_served(
     command = ["calibrate", str(labelled), "--local", adapter.url, "--name", "cases", "--output", str(output)]
     assert main(command) == 0, capsys.readouterr()
     told = capsys.readouterr()
-    assert "Calibration pays: the log likelihood's loss changes by -" in told.out
+    assert "Calibration pays: the negative log likelihood changes by -" in told.out
     assert "noul takes the overall temperature: 50 rows, at least 100 are needed." in told.out
     assert told.err == f"{output} holds 'cases' now\n"
     written = json.loads(output.read_text())
