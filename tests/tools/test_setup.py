@@ -91,7 +91,7 @@ def test_the_launcher_works_from_any_folder(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     setup.write_launcher(environment)
-    command = [environment / "bin" / "decide", "cost", "nowhere"]
+    command = [str(environment / "bin" / "decide"), "cost", "nowhere"]
     clean = {**os.environ, "PYTHONPATH": "", "VIRTUAL_ENV": ""}
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 2
