@@ -11,8 +11,8 @@ from threading import Event
 from typing import Any
 
 from ops.bench.run_file import Answer, Row, Throughput, check_probabilities
-from ops.calibrate.labelled import Labelled
 from ops.client import DecisionError, UnreachableError
+from ops.labelled import Labelled
 from ops.output import progress
 
 # One plain decision D to the wire's R. Raises DecisionError.

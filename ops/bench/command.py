@@ -58,7 +58,7 @@ def bench(
     from ops.bench.compare import check_same_dataset  # noqa: PLC0415
     from ops.bench.run_file import Dataset, Run, read_run, write_run  # noqa: PLC0415
     from ops.bench.target import target_of  # noqa: PLC0415
-    from ops.calibrate.labelled import read_labelled  # noqa: PLC0415
+    from ops.labelled import read_labelled  # noqa: PLC0415
 
     for option, path in (("--output", output), ("--html", html)):
         if path is not None and not path.parent.is_dir():

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.bench.run_file import Answer, Row
-from ops.calibrate.fit import mean_difference
+from ops.calibrate.fit import BINS, mean_difference
 
 # The shares of the answers that are given at these probabilities of the chosen option at least.
 THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-# Equal widths over the probability of the chosen option.
-BINS = 10
 WORST = 10
 _Z = 1.959963984540054  # of a normal distribution, 95 % lie within
 

@@ -9,9 +9,10 @@ from markupsafe import Markup
 
 from ops.bench import plots
 from ops.bench.compare import Comparison
-from ops.bench.metrics import BINS, WORST, Metrics, confusions, mistakes
+from ops.bench.metrics import WORST, Metrics, confusions, mistakes
 from ops.bench.run_file import Run
 from ops.bench.show import HEADLINE, differences, family_rows, headline, percent, seconds, sentences
+from ops.calibrate.fit import BINS
 from ops.errors import UsageError
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ops.bench.compare import Comparison
-from ops.bench.metrics import BINS, Accuracy, Latency, Metrics
+from ops.bench.metrics import Accuracy, Latency, Metrics
 from ops.bench.run_file import Run
-from ops.calibrate.fit import Difference
+from ops.calibrate.fit import BINS, Difference
 from ops.output import say, show_table
 
 HEADLINE = ("configuration", "image", "valid", "accuracy", "p50", "p95")

@@ -11,9 +11,9 @@ from typing import Any
 from ops.bench.ask import ask
 from ops.bench.run_file import FORMAT, Row, read_run
 from ops.calibrate.fit import ROWS, Sample
-from ops.calibrate.labelled import Labelled, read_labelled
 from ops.calibrate.order_effect import Asked
 from ops.errors import FailedError, UsageError
+from ops.labelled import Labelled, read_labelled
 from ops.output import progress
 
 # One plain decision D to the wire's R. Raises DecisionError.

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FOLDS = 5
-# Equal widths over the probability of the likeliest option, as many as `decide bench` has.
+# Of the calibration error, in every command: equal widths over the probability of the likeliest option.
 BINS = 10
 # The relative standard error of T from n decisions between two options is 1/sqrt(0.44 n) at best: with 100 rows T is
 # known to within 30 %. And it rests on the rarer of right and wrong answers, of which one parameter wants 20.

@@ -35,8 +35,8 @@ def orders(
     # numpy takes longer to import than the rest of the command line.
     from ops.calibrate import order_report  # noqa: PLC0415
     from ops.calibrate.answers import ask_both_ways  # noqa: PLC0415
-    from ops.calibrate.labelled import read_labelled  # noqa: PLC0415
     from ops.calibrate.order_effect import order_effect  # noqa: PLC0415
+    from ops.labelled import read_labelled  # noqa: PLC0415
     from ops.output import show_json  # noqa: PLC0415
     from ops.target import client_for  # noqa: PLC0415
 

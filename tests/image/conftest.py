@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.container.conftest import EMBEDDED
+from tools.image.build import IMAGE
 from tools.image.podman import environment, podman
 
 START_SECONDS = 120.0  # stacks/config.py gives `local` as much
@@ -80,9 +81,6 @@ class Container:
         return done.stdout
 
 
-Run = Callable[..., Any]
-
-
 @contextmanager
 def running(image: str, *options: str, model: Path | None = EMBEDDED, memory: str = "2g") -> Iterator[Container]:
     """`docker run IMAGE serve` as SageMaker does it: the model read-only in its place, a memory limit, no network."""
@@ -99,6 +97,4 @@ def running(image: str, *options: str, model: Path | None = EMBEDDED, memory: st
 @pytest.fixture(scope="session")
 def base() -> str:
     """The stand-in on which the image was built."""
-    from tools.image.build import IMAGE  # noqa: PLC0415 - beside the only other use
-
     return podman("inspect", "--format", '{{index .Labels "org.opencontainers.image.base.name"}}', IMAGE)

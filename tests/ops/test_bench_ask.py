@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ops.bench.ask import ask
-from ops.calibrate.labelled import Labelled
 from ops.client import DecisionError, UnreachableError
+from ops.labelled import Labelled
 
 
 def labelled(id_: str) -> Labelled:

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from ops.calibrate.labelled import _labelled
 from ops.cli import main
+from ops.labelled import _labelled
 from tests.container.conftest import Server, free_port, running_adapter
 from tests.models.make_models import model_path
 

@@ -11,8 +11,8 @@ import pytest
 
 from adapter.api.systemone import parse_systemone
 from ops.calibrate.file import add, check_target
-from ops.calibrate.labelled import read_labelled
 from ops.errors import UsageError
+from ops.labelled import read_labelled
 
 ENTRY = {"temperature": 1.5, "temperatures": {"noul": 1.2}, "evidence": {"file": "ü.jsonl"}}
 

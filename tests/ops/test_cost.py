@@ -20,19 +20,9 @@ from stacks.config import Asynchronous, DecisionEndpoint, environment_named
 from tests.ops.price_list import asked_for, product
 from tests.ops.stubbed import account, client
 
+pytestmark = pytest.mark.usefixtures("no_account")
+
 OFFLINE = ("--offline", "--region", "us-east-1", "--json")
-
-
-@pytest.fixture(autouse=True)
-def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither credentials nor a region of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,15 +29,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither credentials nor a region of whoever runs the tests, and no download."""
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def nobody(no_account: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No account of whoever runs the tests, and no download."""
     monkeypatch.setattr(downloads, "model", lambda _: [Row("model", "as it should be", "ok")])
     monkeypatch.setattr(downloads, "tokenizer", lambda _: [Row("tokenizer", "as it should be", "ok")])
 

@@ -10,8 +10,8 @@ import pytest
 
 from ops.calibrate.answers import ask_both_ways
 from ops.calibrate.fit import log_softmax
-from ops.calibrate.labelled import Labelled
 from ops.calibrate.order_effect import Asked, order_effect
+from ops.labelled import Labelled
 
 
 def _asked(label: int, single: list[float], averaged: list[float], **changes: Any) -> Asked:
