@@ -53,6 +53,9 @@ class Server(uvicorn.Server):
             self._service.drain()
             self._drain_until = time.monotonic() + _DRAIN_SECONDS
             self._owed = set(self.server_state.tasks)
+            # Callers shall not send their next request here: from now on, and in what uvicorn makes anew each second.
+            self.config.encoded_headers = [*self.config.encoded_headers, CLOSE_HEADER]
+            self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         elif sig == signal.SIGINT:
             self.should_exit = self.force_exit = True
 
@@ -62,8 +65,6 @@ class Server(uvicorn.Server):
         leaving = await super().on_tick(counter)
         if self._drain_until is None:
             return leaving
-        if CLOSE_HEADER not in self.server_state.default_headers:  # callers shall not send their next request here
-            self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         if time.monotonic() > self._drain_until:
             self._service.abandon("shutting down", 1)
             return True

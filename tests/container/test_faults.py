@@ -42,11 +42,11 @@ def faulty(tiny_dir: Path, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def _until_ping_says_503(server: Server) -> str:
+def _until_ping_says_503(server: Server) -> httpx.Response:
     for _ in range(6000):
         response = httpx.get(f"{server.url}/ping", timeout=60)
         if response.status_code == 503:
-            return str(response.json()["error"])
+            return response
         time.sleep(0.02)
     pytest.fail("/ping never said 503")
 
@@ -60,7 +60,7 @@ def test_a_broken_engine_ends_the_process(
     (tmp_path / fault).touch()
     with ThreadPoolExecutor(1) as callers:
         waiting = callers.submit(faulty.invoke, {"decision": decision()})
-        assert _until_ping_says_503(faulty).startswith(reason)
+        assert _until_ping_says_503(faulty).json()["error"].startswith(reason)
         late = faulty.invoke({"decision": decision()})
         assert (late.status_code, late.json()["retryable"], late.headers["retry-after"]) == (503, True, "30")
         assert "the process ends" not in late.json()["error"]  # told at once, not when all are
@@ -90,7 +90,9 @@ def test_while_draining_all_that_was_accepted_is_answered_and_nothing_else(
         while "adapter_queue_depth 8.0" not in open_before.get(f"{server.url}/metrics").text:
             time.sleep(0.02)
         server.process.send_signal(signal.SIGTERM)
-        assert _until_ping_says_503(server) == "draining"
+        draining = _until_ping_says_503(server)
+        assert draining.json()["error"] == "draining"
+        assert draining.headers["connection"] == "close"  # from the first answer on
         on_open = open_before.post(f"{server.url}/invocations", json=bodies[0])
         on_new = server.invoke(bodies[0])
         for refused in (on_open, on_new):
