@@ -42,12 +42,12 @@ def faulty(tiny_dir: Path, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def _until_ping_says_503(server: Server) -> httpx.Response:
-    for _ in range(6000):
-        response = httpx.get(f"{server.url}/ping", timeout=60)
+def _until_ping_says_503(client: httpx.Client, server: Server) -> httpx.Response:
+    for _ in range(60_000):
+        response = client.get(f"{server.url}/ping", timeout=60)
         if response.status_code == 503:
             return response
-        time.sleep(0.02)
+        time.sleep(0.002)
     pytest.fail("/ping never said 503")
 
 
@@ -58,9 +58,9 @@ def test_a_broken_engine_ends_the_process(
     faulty: Server, decision: Make, tmp_path: Path, fault: str, reason: str
 ) -> None:
     (tmp_path / fault).touch()
-    with ThreadPoolExecutor(1) as callers:
+    with ThreadPoolExecutor(1) as callers, httpx.Client() as client:
         waiting = callers.submit(faulty.invoke, {"decision": decision()})
-        assert _until_ping_says_503(faulty).json()["error"].startswith(reason)
+        assert _until_ping_says_503(client, faulty).json()["error"].startswith(reason)
         late = faulty.invoke({"decision": decision()})
         assert (late.status_code, late.json()["retryable"], late.headers["retry-after"]) == (503, True, "30")
         assert "the process ends" not in late.json()["error"]  # told at once, not when all are
@@ -82,6 +82,7 @@ def test_while_draining_all_that_was_accepted_is_answered_and_nothing_else(
         running_adapter(tiny_dir, tmp_path / "log", command=command) as server,
         ThreadPoolExecutor(8) as callers,
         httpx.Client(timeout=60) as open_before,
+        httpx.Client() as client,
     ):
         assert open_before.get(f"{server.url}/ping").status_code == 200
         (tmp_path / "wait").touch()
@@ -89,10 +90,11 @@ def test_while_draining_all_that_was_accepted_is_answered_and_nothing_else(
         accepted = [callers.submit(server.invoke, body) for body in bodies]
         while "adapter_queue_depth 8.0" not in open_before.get(f"{server.url}/metrics").text:
             time.sleep(0.02)
+        assert client.get(f"{server.url}/ping").status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        draining = _until_ping_says_503(server)
+        draining = _until_ping_says_503(client, server)
         assert draining.json()["error"] == "draining"
-        assert draining.headers["connection"] == "close"  # from the first answer on
+        assert draining.headers["connection"] == "close"  # from the very first answer on
         on_open = open_before.post(f"{server.url}/invocations", json=bodies[0])
         on_new = server.invoke(bodies[0])
         for refused in (on_open, on_new):
